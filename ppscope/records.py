@@ -1,0 +1,400 @@
+"""Every record of the stream, and nothing else.
+
+A record is a fact that was seen on the node; what it means is worked out in the view. Times are `int` nanoseconds of the
+node's CLOCK_MONOTONIC unless a name says otherwise. `None` means not known (no permission, driver too old, not yet
+seen); it is never written as 0. Records travel as msgpack arrays with their tag first, so a field may only ever be
+appended, with a default: then old readers skip it and new readers fill it in.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import msgspec
+
+SCHEMA = 1
+"""Version of this record set; a reader refuses a stream whose major schema is higher than its own."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Base of every record of the stream."""
+
+
+class RankKey(msgspec.Struct, frozen=True, array_like=True, gc=False, order=True):
+    """The scheduler's place in the server: data-, pipeline- and tensor-parallel rank."""
+
+    dp: int
+    pp: int
+    tp: int
+
+
+class Hello(Record, frozen=True, tag="hello"):
+    """First record of a stream: who writes it, and the map from CLOCK_MONOTONIC to wall time."""
+
+    schema: int
+    ppscope_version: str
+    host: str
+    mono_ns: int
+    wall_ns: int
+    collector_pid: int
+    python: str = ""
+    platform: str = ""
+
+
+class Clock(Record, frozen=True, tag="clock"):
+    """A later reading of both clocks, so that a step of the wall clock is noticed."""
+
+    mono_ns: int
+    wall_ns: int
+
+
+class GpuRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The GPU of a rank and how it was found.
+
+    `index` is NVML's; `None` when only the CUDA ordinal is known and the order is not PCI_BUS_ID. `source` is one of
+    `nvml_pid`, `dump_locals`, `title_formula`, `emulated`.
+    """
+
+    index: int | None
+    uuid: str | None
+    cuda_ordinal: int | None
+    source: str
+
+
+class Rank(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One scheduler process. `started_ticks` is /proc's start time: with the pid it names the process for ever."""
+
+    key: RankKey
+    pid: int
+    started_ticks: int
+    title: str
+    gpu: GpuRef | None = None
+    ep: int | None = None
+    attn_cp: int | None = None
+    moe_dp: int | None = None
+    main_tid: int | None = None
+    ns_pid: int | None = None
+    """Pid inside the target's own pid namespace; None when it is the same."""
+    threads: int | None = None
+
+
+class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One thing known about the server, with where it came from (`cmdline`, `server_info`, `title`, `dump`, `env`, `log`)."""
+
+    name: str
+    value: str | int | float | bool | None
+    source: str
+
+
+class Server(Record, frozen=True, tag="server"):
+    """The server that was found; sent again whenever something about it changes.
+
+    `kind` is `launch_server`, `serve`, `engine` (embedded) or `node` (a node without HTTP). `state` is `loading`, `serving`
+    or `gone`. `launch_command` is redacted.
+    """
+
+    at_ns: int
+    launcher_pid: int
+    launcher_started_ticks: int
+    kind: str
+    state: str
+    ranks: tuple[Rank, ...]
+    pp_size: int
+    tp_size: int
+    dp_size: int
+    version: str | None = None
+    model: str | None = None
+    device: str | None = None
+    """`cuda`, `cpu`, `hip`, `xpu`, `npu`; None when nothing says it."""
+    host: str | None = None
+    port: int | None = None
+    user: str | None = None
+    launch_command: tuple[str, ...] = ()
+    sglang_path: str | None = None
+    """Folder of the installed `sglang` package as the target sees it."""
+    facts: tuple[Fact, ...] = ()
+    emulated: bool = False
+    others: tuple[tuple[int, str], ...] = ()
+    """(pid, title) of the other processes of the server: detokenizer, DP controller, tokenizer workers."""
+    pp_loop_size: int | None = None
+
+
+class FrameDef(Record, frozen=True, tag="frame"):
+    """A stack frame, sent once and named by `id` from then on."""
+
+    id: int
+    function: str
+    file: str
+    line: int | None
+
+
+class StackDef(Record, frozen=True, tag="stack"):
+    """A stack as frame ids, outermost first, sent once and named by `id` from then on."""
+
+    id: int
+    frames: tuple[int, ...]
+
+
+class StackSpans(Record, frozen=True, tag="spans"):
+    """What one thread's stack was over a window, by py-spy: `starts_ns[i]`..`ends_ns[i]` it was `stacks[i]`.
+
+    Spans are in order and do not overlap; `period_ns` is the sampling period, the error of every edge.
+    """
+
+    rank: RankKey
+    tid: int
+    thread: str
+    start_ns: int
+    end_ns: int
+    period_ns: int
+    starts_ns: list[int]
+    ends_ns: list[int]
+    stacks: list[int]
+    samples: int | None = None
+
+
+class LoopSample(Record, frozen=True, tag="loop"):
+    """One `py-spy dump`: the scheduler's main stack and the named locals of its event loop, nothing else of its memory.
+
+    `mb_id` and `next_mb_id` are the loop's; `batch` says whether the loop's local `cur_batch` (0.5.23) held a batch at a line
+    where it counts, None when it cannot be told. `occupied` is read from 0.5.6's local list `mbs`.
+    """
+
+    rank: RankKey
+    at_ns: int
+    error_ns: int
+    stack: int
+    loop: str | None = None
+    mb_id: int | None = None
+    next_mb_id: int | None = None
+    batch: bool | None = None
+    occupied: tuple[bool, ...] | None = None
+    owns_gil: bool | None = None
+
+
+class HostSamples(Record, frozen=True, tag="host"):
+    """Thread run time of one rank from /proc, one row per sample.
+
+    `run_ns` and `wait_ns` (waiting for a core) are cumulative schedstat figures of the main thread; `states` are /proc state
+    letters. `process_cpu_ns` is the whole process's cumulative CPU time at the last row.
+    """
+
+    rank: RankKey
+    tid: int
+    at_ns: list[int]
+    run_ns: list[int]
+    wait_ns: list[int]
+    states: str
+    process_cpu_ns: int | None = None
+    rss_bytes: int | None = None
+    threads: int | None = None
+
+
+class RankExit(Record, frozen=True, tag="exit"):
+    """A scheduler process is gone (`reason`: `gone`, `zombie`, `pid_reused`) or stopped by somebody (`stopped`, `resumed`)."""
+
+    rank: RankKey
+    pid: int
+    at_ns: int
+    reason: str
+
+
+class ServerGone(Record, frozen=True, tag="server_gone"):
+    """The launcher is gone; `candidates` are (launcher pid, model or title) of servers that could be attached to instead."""
+
+    at_ns: int
+    launcher_pid: int
+    candidates: tuple[tuple[int, str], ...] = ()
+
+
+class GpuDevice(Record, frozen=True, tag="gpu"):
+    """What does not change about a GPU, by NVML. Emulated GPUs are marked and never mixed with real ones."""
+
+    index: int
+    uuid: str
+    name: str
+    power_limit_w: float | None = None
+    memory_total_bytes: int | None = None
+    pci_bus_id: str | None = None
+    pcie_gen_max: int | None = None
+    pcie_width_max: int | None = None
+    sm_clock_max_mhz: int | None = None
+    mig: bool | None = None
+    numa_node: int | None = None
+    driver_version: str | None = None
+    emulated: bool = False
+    p2p: tuple[tuple[int, str], ...] = ()
+    """(other index, link) for each other GPU: `NVLINK`, `PIX`, `PHB`, `SYS` … or `NS` where NVML does not say."""
+
+
+class GpuSample(Record, frozen=True, tag="gpu_sample"):
+    """One reading of one GPU by NVML; each field is None where NVML gave N/A, no permission or an error."""
+
+    index: int
+    at_ns: int
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    util_percent: int | None = None
+    memory_util_percent: int | None = None
+    memory_used_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    pcie_tx_kb_s: int | None = None
+    pcie_rx_kb_s: int | None = None
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    throttle_reasons: int | None = None
+    """NVML's clocks-event (throttle) reasons bitmask."""
+    pids: tuple[int, ...] | None = None
+    """Pids of compute processes as NVML names them (the host's namespace, usually)."""
+
+
+class LoadSample(Record, frozen=True, tag="load"):
+    """What the server says of its load. `source` is `metrics`, `server_info`, `loads` or `log`. `stage` None = whole server."""
+
+    at_ns: int
+    source: str
+    running: int | None = None
+    queued: int | None = None
+    tokens_per_s: float | None = None
+    token_usage: float | None = None
+    stage: int | None = None
+
+
+class BatchLog(Record, frozen=True, tag="batch_log"):
+    """A `Decode batch` or `Prefill batch` line of the server's log.
+
+    `wall_ns` is the line's own time (whole seconds); `running` is the size of one micro-batch of one stage. `graph` is the
+    line's cuda-graph flag, None when the version does not print it.
+    """
+
+    at_ns: int
+    wall_ns: int | None
+    mode: str
+    dp: int | None
+    pp: int | None
+    tp: int | None
+    running: int | None = None
+    queued: int | None = None
+    tokens_per_s: float | None = None
+    graph: bool | None = None
+    new_sequences: int | None = None
+    new_tokens: int | None = None
+    token_usage: float | None = None
+
+
+class LogNote(Record, frozen=True, tag="log_note"):
+    """A log line that says something about graphs, capture or trouble; `kind` is `capture`, `graph_disabled`, `error`, `profile`."""
+
+    at_ns: int
+    kind: str
+    text: str
+    pp: int | None = None
+
+
+class Metric(Record, frozen=True, tag="metric"):
+    """One series of `/metrics` that ppscope knows, with the labels it keeps (`pp_rank`, `mode`, `category` …)."""
+
+    at_ns: int
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+class Settings(Record, frozen=True, tag="settings"):
+    """Server settings as asked or as resolved. `origin` is `requested` (command line, environment) or `resolved` (/server_info).
+
+    `values` is the flat or nested mapping with secrets removed; a value that was removed reads `«redacted»`.
+    """
+
+    at_ns: int
+    origin: str
+    values: dict[str, object]
+
+
+class SourceStatus(Record, frozen=True, tag="source"):
+    """How a source is doing: `ok`, `off` (not wanted or not possible), `degraded` (works in part), `dead`, `stalled`.
+
+    `name` is `stacks`, `dumps`, `host`, `gpu`, `http`, `metrics`, `log`, `rules`, `probe` or `burst`.
+    """
+
+    name: str
+    at_ns: int
+    state: str
+    message: str = ""
+    remedy: str = ""
+    rank: RankKey | None = None
+
+
+class Cost(Record, frozen=True, tag="cost"):
+    """CPU of ppscope on this node since the last such record, in cores: our own Python, and the tools it runs."""
+
+    at_ns: int
+    own_cores: float
+    children_cores: float
+    stack_rate_hz: float | None = None
+
+
+class Dropped(Record, frozen=True, tag="dropped"):
+    """Records that the collector threw away because the reader was not reading."""
+
+    at_ns: int
+    records: int
+    bytes: int
+
+
+class Note(Record, frozen=True, tag="note"):
+    """A line for the user that is not bound to a source. `level` is `info`, `warning` or `error`."""
+
+    at_ns: int
+    level: str
+    text: str
+
+
+class End(Record, frozen=True, tag="end"):
+    """Last record of an orderly stream. `reason` is `quit`, `target_gone`, `attach_failed`, `seconds` or `error`."""
+
+    at_ns: int
+    reason: str
+    message: str = ""
+
+
+AnyRecord = Union[
+    Hello, Clock, Server, FrameDef, StackDef, StackSpans, LoopSample, HostSamples, RankExit, ServerGone, GpuDevice, GpuSample,
+    LoadSample, BatchLog, LogNote, Metric, Settings, SourceStatus, Cost, Dropped, Note, End,
+]  # fmt: skip
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """Base of what the view may ask of the collector."""
+
+
+class Quit(Command, frozen=True, tag="quit"):
+    """Reap everything and exit."""
+
+
+class SetRate(Command, frozen=True, tag="set_rate"):
+    """Sample stacks at most this often."""
+
+    stack_hz: float
+
+
+class DumpNow(Command, frozen=True, tag="dump_now"):
+    """Take `count` dumps of one rank (None: of every rank in turn) as fast as the budget allows."""
+
+    count: int
+    rank: RankKey | None = None
+
+
+class ReadServerInfo(Command, frozen=True, tag="read_server_info"):
+    """Ask `/server_info` again."""
+
+
+class Attach(Command, frozen=True, tag="attach"):
+    """Leave the present server and attach to the one with this pid."""
+
+    pid: int
+
+
+AnyCommand = Union[Quit, SetRate, DumpNow, ReadServerInfo, Attach]

@@ -1,0 +1,1 @@
+"""Recordings and HTML snapshots: written, read back, compared, redacted."""

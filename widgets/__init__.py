@@ -1,0 +1,1 @@
+"""Terminal widgets: each receives values and draws them, and fetches nothing."""
