@@ -251,7 +251,12 @@ class GpuSample(Record, frozen=True, tag="gpu_sample"):
 
 
 class LoadSample(Record, frozen=True, tag="load"):
-    """What the server says of its load. `source` is `metrics`, `server_info`, `loads` or `log`. `stage` None = whole server."""
+    """What the server says of its load. `source` is `metrics`, `server_info`, `loads` or `log`. `stage` None = whole server.
+
+    Under pipeline parallelism SGLang's own running counts are the size of one micro-batch (0.5.6 to 0.5.23: the gauge, `/get_load`,
+    `/v1/loads` and the log all read `len(running_batch.reqs)` of the slot at hand). So `running` of a stage is one
+    micro-batch, and `running` of the whole server is None when there is more than one stage.
+    """
 
     at_ns: int
     source: str
@@ -260,6 +265,10 @@ class LoadSample(Record, frozen=True, tag="load"):
     tokens_per_s: float | None = None
     token_usage: float | None = None
     stage: int | None = None
+    micro_batch: float | None = None
+    """Mean requests of a decode pass over the last seconds, from counters (tokens ÷ passes); None with speculative decoding."""
+    in_flight: int | None = None
+    """Open generation requests at the HTTP server: fewer than the sequences when one carries several prompts or streams."""
 
 
 class BatchLog(Record, frozen=True, tag="batch_log"):
@@ -358,6 +367,8 @@ class End(Record, frozen=True, tag="end"):
     at_ns: int
     reason: str
     message: str = ""
+    remedy: str = ""
+    exit_code: int = 0
 
 
 AnyRecord = Union[
