@@ -1,0 +1,38 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+help: ## show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
+
+$(STAMP): pyproject.toml
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+install: $(STAMP) ## a virtual environment with ppscope and its tests' tools
+
+demo: $(STAMP) ## start the emulated pipeline and attach to it
+	@$(BIN)/ppscope demo
+
+test: $(STAMP) ## the whole suite, but for the real SGLang
+	@$(BIN)/python -P -m pytest -q tests --ignore=tests/sglang --ignore=tests/bench
+
+test-sglang: $(STAMP) ## attach to the real SGLang on CPU
+	@$(BIN)/python -P -m pytest -q tests/sglang
+
+lint: $(STAMP) ## style and import borders
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(STAMP) ## mypy, strict, code and tests
+	@$(BIN)/mypy -p ppscope && $(BIN)/mypy tests
+
+screenshots: $(STAMP) ## make screenshots/ anew from the demo
+	@$(BIN)/python -P -m tests.screenshots
+
+clean: ## remove what was built
+	@rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info
+
+.PHONY: help install demo test test-sglang lint types screenshots clean

@@ -1,0 +1,46 @@
+"""The `ppscope` command. Everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ppscope import __version__
+
+_EXIT_HELP = """\b
+Exit codes: 0 nothing found · 1 findings · 2 usage, or a choice is needed ·
+3 could not attach or read · 4 the target ended too early · 130 interrupted
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_EXIT_HELP)
+@click.version_option(__version__, prog_name="ppscope")
+def main() -> None:
+    """See live what a pipeline-parallel SGLang server does, why it is slow, and what to change."""
+
+
+_rate = click.option(
+    "--rate",
+    "rate_hz",
+    type=click.FloatRange(1, 200),
+    default=50.0,
+    show_default=True,
+    help="Stack samples a second, at most.",
+)
+_ascii = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters alone.")
+
+
+@main.command()
+@click.argument("pid", type=click.IntRange(min=1), required=False)
+@_rate
+@_ascii
+def attach(pid: int | None, rate_hz: float, ascii_only: bool) -> None:
+    """Live view of the server that PID belongs to.
+
+    PID is any process of the server; without one, the only server of this machine is taken.
+    """
+    from ppscope.commands.live import attach as run
+    from ppscope.commands.live import prefers_ascii
+
+    sys.exit(run(pid, rate_hz=rate_hz, ascii_only=ascii_only or prefers_ascii()))

@@ -1,0 +1,169 @@
+"""The view's end of the stream: starts a collector (or reads a recording) and hands over what has arrived."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ppscope.collect.stream import FrameReader, StreamError, encode
+from ppscope.records import AnyCommand, AnyRecord, End, Quit
+
+_READ_BYTES = 256 * 1024
+
+
+class RecordStream(Protocol):
+    """Where a session's records come from."""
+
+    live: bool
+
+    def drain(self) -> list[AnyRecord]:
+        """Records that have arrived since the last call; returns at once."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something has arrived; False after the time."""
+
+    def send(self, command: AnyCommand) -> None:
+        """Pass a command to the collector."""
+
+    def close(self) -> None:
+        """End the collector and wait, for about two seconds at most."""
+
+
+class CollectorProcess:
+    """A collector child: records from its stdout, commands to its stdin.
+
+    It runs in a session of its own, so that neither ctrl-c nor a closed terminal hits it: the end of its stdin does.
+    """
+
+    live = True
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ppscope.collect.collector", *arguments]
+            if sys.version_info >= (3, 11)
+            else [sys.executable, "-m", "ppscope.collect.collector", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=environment,
+        )
+        self._arrived: deque[AnyRecord] = deque()
+        self._news = threading.Condition()
+        self._eof = False
+        self._complaint = deque[str](maxlen=20)
+        threading.Thread(target=self._read, name="stream-reader", daemon=True).start()
+        threading.Thread(target=self._listen, name="collector-stderr", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The collector's pid."""
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        reader: FrameReader[AnyRecord] = FrameReader(AnyRecord)
+        ended = False
+        try:
+            while data := os.read(fd, _READ_BYTES):
+                records = list(reader.feed(data))
+                ended = ended or any(isinstance(record, End) for record in records)
+                self._deliver(records)
+        except (OSError, StreamError) as error:
+            self._complaint.append(str(error))
+        if not ended:
+            why = self._complaint[-1] if self._complaint else "no reason given"
+            self._deliver([End(0, "error", f"the collector ended unexpectedly: {why}", exit_code=3)])
+        with self._news:
+            self._eof = True
+            self._news.notify_all()
+
+    def _deliver(self, records: list[AnyRecord]) -> None:
+        if records:
+            with self._news:
+                self._arrived.extend(records)
+                self._news.notify_all()
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._complaint.append(line.decode(errors="replace").rstrip())
+
+    def drain(self) -> list[AnyRecord]:
+        """Records that have arrived since the last call."""
+        with self._news:
+            records = list(self._arrived)
+            self._arrived.clear()
+        return records
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until records are there or the stream is over; False after the time."""
+        with self._news:
+            return self._news.wait_for(lambda: bool(self._arrived) or self._eof, timeout_s)
+
+    def send(self, command: AnyCommand) -> None:
+        """Pass a command; a collector that is gone has said so in the stream."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(encode(command))
+            self._process.stdin.flush()
+        except (OSError, ValueError):
+            return
+
+    def close(self) -> None:
+        """Ask it to quit, close its stdin and wait; kill it when it does not end in time."""
+        self.send(Quit())
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(2.5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(1.0)
+
+
+class RecordedStream:
+    """A recording, all of it at once."""
+
+    live = False
+
+    def __init__(self, records: list[AnyRecord]) -> None:
+        self._records = records
+
+    @classmethod
+    def open(cls, path: Path) -> RecordedStream:
+        """Read a `.pps` file up to where it is cut. Raises StreamError for a foreign file, OSError as open() does."""
+        reader: FrameReader[AnyRecord] = FrameReader(AnyRecord)
+        records: list[AnyRecord] = []
+        with path.open("rb") as file:
+            while data := file.read(_READ_BYTES):
+                records.extend(reader.feed(data))
+        if not records:
+            raise StreamError(f"{path} is not a ppscope recording")
+        return cls(records)
+
+    def drain(self) -> list[AnyRecord]:
+        """Every record, the first time."""
+        records, self._records = self._records, []
+        return records
+
+    def wait(self, timeout_s: float) -> bool:
+        """Everything is there already."""
+        return bool(self._records)
+
+    def send(self, command: AnyCommand) -> None:
+        """Nobody listens."""
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,234 @@
+"""The collector process: finds the server, owns the sources, obeys the view, writes one stream to stdout.
+
+Run as `python -m ppscope.collect.collector`. The end of its stdin means: reap everything and exit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from ppscope import __version__
+from ppscope.collect.cost import CostMeter
+from ppscope.collect.observed import Observed
+from ppscope.collect.stream import FrameReader, FrameWriter
+from ppscope.records import (
+    SCHEMA,
+    AnyCommand,
+    AnyRecord,
+    Attach,
+    Clock,
+    End,
+    Hello,
+    Note,
+    Quit,
+    RankExit,
+    Server,
+    ServerGone,
+    SetRate,
+)
+from ppscope.sources.base import Source
+from ppscope.target.errors import AttachError
+from ppscope.target.processes import Found, find_servers, resolve
+
+_TICK_S = 1.0
+_RESCAN_TICKS = 10
+_CANDIDATE_TICKS = 2
+_CLOCK_TICKS = 30
+
+
+class Collector:
+    """Owns the sources of one server at a time; `run` returns when the view leaves or nothing is left to see."""
+
+    def __init__(self, writer: FrameWriter, commands: queue.Queue[AnyCommand], rate_hz: float) -> None:
+        self._writer = writer
+        self._commands = commands
+        self._rate_hz = rate_hz
+        self._sources: list[Source] = []
+        self._found: Found | None = None
+        self._observed = Observed()
+        self._server: Server | None = None
+        self._exit_seen = threading.Event()
+        self._candidates: tuple[tuple[int, str], ...] | None = None
+
+    def emit(self, record: AnyRecord) -> None:
+        """Take note of what the joins need and pass the record on."""
+        self._observed.note(record)
+        if isinstance(record, RankExit) and record.reason not in ("stopped", "resumed"):
+            self._exit_seen.set()
+        self._writer.put(record)
+
+    def attach(self, pid: int | None) -> None:
+        """Find the server of this pid and start observing it. Raises AttachError."""
+        found = resolve(pid)
+        self._leave()
+        self._found = found
+        self._observed = Observed()
+        self._candidates = None
+        self._announce(time.monotonic_ns())
+        assert self._server is not None
+        self._sources = _sources(self.emit, self._rate_hz, self._observed)
+        for source in self._sources:
+            source.start(self._server)
+
+    def _announce(self, at_ns: int) -> None:
+        assert self._found is not None
+        server = self._observed.join(self._found, at_ns)
+        if self._server is None or _differs(self._server, server):
+            self._server = server
+            self.emit(server)
+            for source in self._sources:
+                source.update(server)
+
+    def _leave(self) -> None:
+        stopping = [threading.Thread(target=source.stop, daemon=True) for source in self._sources]
+        for thread in stopping:
+            thread.start()
+        deadline = time.monotonic() + 2.0
+        for thread in stopping:
+            thread.join(max(deadline - time.monotonic(), 0.05))
+        self._sources = []
+        self._server = None
+
+    def run(self) -> str:
+        """Serve until told to quit; returns the reason for the End record."""
+        meter = CostMeter()
+        tick = 0
+        next_tick = time.monotonic() + _TICK_S
+        try:
+            while not self._writer.broken.is_set():
+                try:
+                    command = self._commands.get(timeout=max(next_tick - time.monotonic(), 0.001))
+                except queue.Empty:
+                    tick += 1
+                    next_tick = max(next_tick + _TICK_S, time.monotonic() + _TICK_S / 2)
+                    self._tick(tick)
+                    children = [pid for source in self._sources for pid in source.children()]
+                    self.emit(meter.read(children, self._rate_hz))
+                    continue
+                if isinstance(command, Quit):
+                    return "quit"
+                self._obey(command)
+            return "quit"
+        finally:
+            self._leave()
+
+    def _obey(self, command: AnyCommand) -> None:
+        if isinstance(command, Attach):
+            try:
+                self.attach(command.pid)
+            except AttachError as error:
+                self.emit(Note(time.monotonic_ns(), "error", str(error)))
+            return
+        if isinstance(command, SetRate):
+            self._rate_hz = command.stack_hz
+        for source in self._sources:
+            source.obey(command)
+
+    def _tick(self, tick: int) -> None:
+        now = time.monotonic_ns()
+        if tick % _CLOCK_TICKS == 0:
+            self.emit(Clock(now, time.time_ns()))
+        if self._found is None:
+            return
+        if not self._found.alive():
+            if tick % _CANDIDATE_TICKS == 0:
+                self._look_for_successor(now)
+            return
+        loading = self._server is not None and self._server.state == "loading"
+        if loading or self._exit_seen.is_set() or tick % _RESCAN_TICKS == 0:
+            self._exit_seen.clear()
+            try:
+                self._found = resolve(self._found.launcher_pid)
+            except AttachError:
+                return
+        self._announce(now)
+
+    def _look_for_successor(self, now: int) -> None:
+        assert self._found is not None
+        gone = self._found.launcher_pid
+        candidates = tuple((found.launcher_pid, found.name) for found in find_servers() if found.launcher_pid != gone)
+        if candidates != self._candidates:
+            self._candidates = candidates
+            self.emit(ServerGone(now, gone, candidates))
+
+
+def _differs(old: Server, new: Server) -> bool:
+    return any(getattr(old, name) != getattr(new, name) for name in Server.__struct_fields__ if name != "at_ns")
+
+
+def _sources(emit: object, rate_hz: float, observed: Observed) -> list[Source]:
+    from ppscope.sources.gpu import GpuSource
+    from ppscope.sources.host import HostSource
+    from ppscope.sources.server import ServerSource
+    from ppscope.sources.stacks import DumpSource, StackSource
+
+    stacks = StackSource(emit)
+    stacks.obey(SetRate(rate_hz))
+    dumps = DumpSource(emit)
+    observed.rank_facts = dumps.rank_facts
+    return [stacks, dumps, HostSource(emit), GpuSource(emit), ServerSource(emit)]
+
+
+def _read_commands(fd: int, commands: queue.Queue[AnyCommand]) -> None:
+    reader: FrameReader[AnyCommand] = FrameReader(AnyCommand, magic=False)
+    try:
+        while data := os.read(fd, 65536):
+            for command in reader.feed(data):
+                commands.put(command)
+    except (OSError, ValueError):
+        pass
+    commands.put(Quit())
+
+
+def _hello() -> Hello:
+    return Hello(
+        schema=SCHEMA,
+        ppscope_version=__version__,
+        host=socket.gethostname(),
+        mono_ns=time.monotonic_ns(),
+        wall_ns=time.time_ns(),
+        collector_pid=os.getpid(),
+        python=platform.python_version(),
+        platform=platform.platform(),
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a collector until its stdin ends; the exit status is that of the End record."""
+    parser = argparse.ArgumentParser(prog="ppscope-collector")
+    parser.add_argument("--pid", type=int, default=None)
+    parser.add_argument("--rate", type=float, default=50.0)
+    options = parser.parse_args(argv)
+    stream_fd = os.dup(1)
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    writer = FrameWriter(stream_fd)
+    writer.put(_hello())
+    commands: queue.Queue[AnyCommand] = queue.Queue()
+    threading.Thread(target=_read_commands, args=(0, commands), name="commands", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: commands.put(Quit()))
+    collector = Collector(writer, commands, options.rate)
+    end = End(0, "quit")
+    try:
+        collector.attach(options.pid)
+        end = End(time.monotonic_ns(), collector.run())
+    except AttachError as error:
+        end = End(time.monotonic_ns(), "attach_failed", str(error), error.remedy, error.exit_code)
+    writer.put(end)
+    writer.close()
+    return end.exit_code
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # a source's thread that hangs in the kernel must not keep the process

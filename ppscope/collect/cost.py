@@ -1,0 +1,59 @@
+"""What ppscope itself costs on this node, in cores."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+
+from ppscope.records import Cost
+
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+def _process_s(pid: int) -> float | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+class CostMeter:
+    """CPU used since the last reading, by this process and by the tools it runs.
+
+    Tools that ended between two readings count through this process's own sum of reaped children.
+    """
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self._own = _own_s()
+        self._reaped = _reaped_s()
+        self._running: dict[int, float] = {}
+
+    def read(self, children: Iterable[int], stack_rate_hz: float | None = None) -> Cost:
+        """One Cost record for the time since the last call."""
+        now, own, reaped = time.monotonic(), _own_s(), _reaped_s()
+        running = {pid: used for pid in children if (used := _process_s(pid)) is not None}
+        seconds = max(now - self._at, 1e-6)
+        total_before = self._reaped + sum(self._running.values())
+        total = reaped + sum(running.values())
+        cost = Cost(
+            at_ns=time.monotonic_ns(),
+            own_cores=round((own - self._own) / seconds, 4),
+            children_cores=round(max(total - total_before, 0.0) / seconds, 4),
+            stack_rate_hz=stack_rate_hz,
+        )
+        self._at, self._own, self._reaped, self._running = now, own, reaped, running
+        return cost
+
+
+def _own_s() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+def _reaped_s() -> float:
+    times = os.times()
+    return times.children_user + times.children_system

@@ -1,0 +1,83 @@
+"""`attach`: a collector, a session, the screen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from ppscope import exits
+from ppscope.collect.client import CollectorProcess
+from ppscope.records import End
+from ppscope.session import Session
+
+_FIRST_SERVER_S = 6.0
+
+
+def complain(message: str, remedy: str = "") -> None:
+    """One clear line on stderr, and how to mend it where that is known."""
+    sys.stderr.write(f"ppscope: {message}\n" + (f"  try: {remedy}\n" if remedy else ""))
+
+
+def wait_for_server(session: Session, stream: CollectorProcess, timeout_s: float = _FIRST_SERVER_S) -> End | None:
+    """Wait until the server is known; an End record instead says why it will not be."""
+    deadline = time.monotonic() + timeout_s
+    while session.server is None and session.end is None and time.monotonic() < deadline:
+        stream.wait(0.2)
+        session.poll()
+    if session.server is None and session.end is None:
+        return End(
+            0, "attach_failed", f"no answer from the collector in {timeout_s:.0f} s", exit_code=exits.CANNOT_ATTACH
+        )
+    return session.end
+
+
+def not_a_terminal() -> str | None:
+    """Why there can be no screen here, None when there can."""
+    for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
+        if not stream.isatty():
+            return f"{name} is not a terminal, so there is no screen to draw"
+    return None
+
+
+def attach(pid: int | None, *, rate_hz: float, ascii_only: bool) -> int:
+    """Attach to the server of a pid and run the screen; returns the exit code."""
+    reason = not_a_terminal()
+    if reason:
+        complain(reason, "ppscope check PID --json")
+        return exits.USAGE
+    arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
+    stream = CollectorProcess(arguments)
+    session = Session(stream)
+    try:
+        return _show(session, stream, ascii_only)
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    finally:
+        session.close()
+
+
+def _show(session: Session, stream: CollectorProcess, ascii_only: bool) -> int:
+    from ppscope.app import PpscopeApp  # here: Textual takes longer to import than the collector to find the server
+
+    end = wait_for_server(session, stream)
+    if end is not None:
+        complain(end.message or end.reason, end.remedy)
+        return end.exit_code or exits.CANNOT_ATTACH
+    app = PpscopeApp(session, ascii=ascii_only)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: app.exit(return_code=exits.INTERRUPTED))
+    app.run()
+    if app.return_code:
+        return app.return_code
+    if session.end is not None and session.end.exit_code:
+        complain(session.end.message, session.end.remedy)
+        return session.end.exit_code
+    return exits.OK
+
+
+def prefers_ascii() -> bool:
+    """True where the locale cannot show more than ASCII."""
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return encoding not in ("utf8", "utf8sig") or os.environ.get("LC_ALL") in ("C", "POSIX")

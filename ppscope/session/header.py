@@ -1,0 +1,70 @@
+"""The two top lines: what server this is, how it does, and which sources are not well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ppscope.records import Server
+from ppscope.views import GraphState, Header, Load, SourceNote
+
+if TYPE_CHECKING:
+    from ppscope.session.session import Session
+
+_UNWELL = ("degraded", "dead", "stalled")
+
+
+def layout(server: Server) -> str:
+    """`PP8×TP1`, with `DP2×` in front where there is one."""
+    text = f"PP{server.pp_size}×TP{server.tp_size}"
+    return f"DP{server.dp_size}×{text}" if server.dp_size > 1 else text
+
+
+def _state(session: Session, load: Load) -> str:
+    if session.gone is not None:
+        return "gone"
+    if not session.live:
+        return "recording"
+    if session.server is None:
+        return "attaching"
+    if session.server.state == "serving" and load.running == 0 and not load.queued:
+        return "idle"
+    return session.server.state
+
+
+def _notes(session: Session) -> tuple[SourceNote, ...]:
+    unwell = [status for status in session.sources.values() if status.state in _UNWELL]
+    if session.gone is not None:
+        unwell = []
+    merged: dict[tuple[str, str, str], SourceNote] = {}
+    for status in unwell:
+        merged.setdefault(
+            (status.name, status.state, status.message),
+            SourceNote(status.name, status.state, status.message, status.remedy, status.at_ns),
+        )
+    return tuple(merged.values())
+
+
+def build_header(session: Session, now_ns: int) -> Header:
+    """The header as of now; unknown fields are None."""
+    server, cost = session.server, session.cost
+    load = session.load.view(now_ns, session.log_interval())
+    unknown = GraphState(requested=None, resolved=None, observed=None)
+    return Header(
+        model=server.model if server else None,
+        version=server.version if server else None,
+        layout=layout(server) if server else "–",
+        host=session.hello.host if session.hello else "",
+        launcher_pid=server.launcher_pid if server else 0,
+        state=_state(session, load),
+        load=load,
+        decode_graph=unknown,
+        prefill_graph=unknown,
+        stack_rate_hz=cost.stack_rate_hz if cost else None,
+        cost_cores=cost.own_cores + cost.children_cores if cost else None,
+        other_share=session.other_share(),
+        notes=_notes(session),
+        emulated=bool(server and server.emulated),
+        dropped=session.dropped,
+        provenance="sampled",
+        candidates=session.gone.candidates if session.gone else (),
+    )

@@ -1,0 +1,92 @@
+"""The server's load: the best of what metrics, HTTP and the log say, each only while it is fresh."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ppscope.records import BatchLog, LoadSample, Metric
+from ppscope.views import Load
+
+_TRUST = ("metrics", "loads", "server_info", "log")
+_FRESH_NS = {"metrics": 5_000_000_000, "loads": 8_000_000_000, "server_info": 30_000_000_000, "log": 30_000_000_000}
+_PASSES = "sglang:cuda_graph_passes_total"
+_HISTORY = 600
+
+
+class LoadState:
+    """Keeps the last word of each source about the whole server, and per stage where they say it."""
+
+    def __init__(self) -> None:
+        self._whole: dict[str, LoadSample] = {}
+        self._stages: dict[tuple[str, int], LoadSample] = {}
+        self.history: deque[LoadSample] = deque(maxlen=_HISTORY)
+        self.batches: deque[BatchLog] = deque(maxlen=2048)
+        self._passes: dict[str, deque[tuple[int, float]]] = {}
+        self.occupancy: dict[int, tuple[int, float]] = {}
+
+    def add(self, sample: LoadSample) -> None:
+        """Take in a load reading."""
+        if sample.stage is None:
+            self._whole[sample.source] = sample
+            self.history.append(sample)
+        else:
+            self._stages[(sample.source, sample.stage)] = sample
+
+    def add_batch(self, batch: BatchLog) -> None:
+        """Take in a batch line of the log."""
+        self.batches.append(batch)
+
+    def add_metric(self, metric: Metric) -> None:
+        """Take in a series that is not a plain load figure."""
+        labels = dict(metric.labels)
+        if metric.name == _PASSES:
+            mode = labels.get("mode", "")
+            if labels.get("pp_rank", "0") == "0":
+                self._passes.setdefault(mode, deque(maxlen=120)).append((metric.at_ns, metric.value))
+        elif metric.name == "sglang:fwd_occupancy" and labels.get("pp_rank", "").isdigit():
+            value = metric.value / 100 if metric.value > 1.0 else metric.value
+            self.occupancy[int(labels["pp_rank"])] = (metric.at_ns, value)
+
+    def _best(self, field: str, now_ns: int) -> tuple[float | int | None, str | None]:
+        for source in _TRUST:
+            sample = self._whole.get(source)
+            if sample is None or now_ns - sample.at_ns > _FRESH_NS[source]:
+                continue
+            value = getattr(sample, field)
+            if value is not None:
+                return value, source
+        return None, None
+
+    def passes_since(self, since_ns: int) -> dict[str, float]:
+        """Forward passes per mode since an instant, from the server's own counter; empty without it."""
+        counted = {}
+        for mode, points in self._passes.items():
+            recent = [value for at, value in points if at >= since_ns]
+            if len(recent) >= 2 and recent[-1] >= recent[0]:
+                counted[mode] = recent[-1] - recent[0]
+        return counted
+
+    def _decode_share(self, now_ns: int, log_interval: int | None) -> float | None:
+        counted = self.passes_since(now_ns - 30_000_000_000)
+        total = sum(counted.values())
+        if total:
+            return sum(count for mode, count in counted.items() if mode.startswith("decode")) / total
+        if log_interval is None:
+            return None
+        recent = [b for b in self.batches if b.pp in (None, 0) and now_ns - b.at_ns <= 60_000_000_000]
+        decode = sum(log_interval for b in recent if b.mode == "decode")
+        prefill = sum(1 for b in recent if b.mode == "prefill")
+        return decode / (decode + prefill) if decode else None
+
+    def view(self, now_ns: int, log_interval: int | None) -> Load:
+        """The header's figures."""
+        tokens_per_s, source = self._best("tokens_per_s", now_ns)
+        running, running_source = self._best("running", now_ns)
+        queued, _ = self._best("queued", now_ns)
+        return Load(
+            tokens_per_s=None if tokens_per_s is None else float(tokens_per_s),
+            running=None if running is None else int(running),
+            queued=None if queued is None else int(queued),
+            decode_share=self._decode_share(now_ns, log_interval),
+            source=source or running_source,
+        )

@@ -1,0 +1,278 @@
+"""A session: one stream in, view values out. The same for a live collector and for a recording."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from ppscope.collect.client import RecordStream
+from ppscope.records import (
+    AnyCommand,
+    AnyRecord,
+    BatchLog,
+    Clock,
+    Cost,
+    Dropped,
+    End,
+    FrameDef,
+    GpuDevice,
+    GpuSample,
+    Hello,
+    HostSamples,
+    LoadSample,
+    LogNote,
+    LoopSample,
+    Metric,
+    Note,
+    RankExit,
+    RankKey,
+    Server,
+    ServerGone,
+    Settings,
+    SourceStatus,
+    StackDef,
+    StackSpans,
+)
+from ppscope.session.gpus import Gpus
+from ppscope.session.header import build_header
+from ppscope.session.interned import Interned
+from ppscope.session.lag import Lag
+from ppscope.session.load import LoadState
+from ppscope.session.ranks import RankState
+from ppscope.session.stages import StageRows, rank_times
+from ppscope.session.trees import thread_stacks
+from ppscope.target.phases import PhaseTable
+from ppscope.views import Lane, Occupancy, PhaseStyle, Screen, Span, ThreadStacks
+
+_NOTES_KEPT = 50
+
+
+class Session:
+    """Holds what a stream has said and answers the screen; see ppscope.feed.Feed."""
+
+    def __init__(self, stream: RecordStream, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.live = stream.live
+        self._stream = stream
+        self._clock = clock
+        self._clock_offset_ns = 0
+        self._newest_ns = 0
+        self._table = PhaseTable.load()
+        self.interned = Interned(self._table)
+        self.gpus = Gpus()
+        self.load = LoadState()
+        self._rows = StageRows(self._table.styles, self.gpus, self.load)
+        self._lag = Lag()
+        self.hello: Hello | None = None
+        self.server: Server | None = None
+        self.states: dict[RankKey, RankState] = {}
+        self.sources: dict[tuple[str, RankKey | None], SourceStatus] = {}
+        self.settings: dict[str, Settings] = {}
+        self.log_notes: list[LogNote] = []
+        self.notes: list[Note] = []
+        self.cost: Cost | None = None
+        self.dropped = 0
+        self.gone: ServerGone | None = None
+        self.end: End | None = None
+        self._handlers: dict[type, Callable[[AnyRecord], None]] = {
+            kind: getattr(self, name) for kind, name in _HANDLERS.items()
+        }
+
+    # -- records in
+
+    def poll(self) -> bool:
+        """Take in what has arrived; True when anything did."""
+        records = self._stream.drain()
+        for record in records:
+            self._handlers[type(record)](record)
+        return bool(records)
+
+    def _on_hello(self, record: Hello) -> None:
+        self.hello = record
+        self._clock_offset_ns = record.mono_ns - self._clock()
+        self._newest_ns = record.mono_ns
+
+    def _on_server(self, record: Server) -> None:
+        if self.server is None or self.server.launcher_pid != record.launcher_pid:
+            self.states.clear()
+            self.gone = None
+        self.server = record
+        for rank in record.ranks:
+            state = self.states.get(rank.key)
+            if state is None or state.rank.pid != rank.pid:
+                self.states[rank.key] = RankState(rank, self._table.styles)
+            else:
+                state.rank = rank
+
+    def _on_spans(self, record: StackSpans) -> None:
+        state = self.states.get(record.rank)
+        if state is not None:
+            state.add_spans(record, self.interned)
+            self._seen(record.end_ns)
+            self._lag.note(
+                self._clock() + self._clock_offset_ns, (s.newest_ns for s in self.states.values() if s.alive)
+            )
+
+    def _on_loop(self, record: LoopSample) -> None:
+        if record.rank in self.states:
+            self.states[record.rank].add_loop(record, self.interned)
+
+    def _on_host(self, record: HostSamples) -> None:
+        if record.rank in self.states:
+            self.states[record.rank].add_host(record)
+        if record.at_ns:
+            self._seen(record.at_ns[-1])
+
+    def _on_exit(self, record: RankExit) -> None:
+        state = self.states.get(record.rank)
+        if state is not None and state.rank.pid == record.pid:
+            state.add_exit(record)
+
+    def _on_gone(self, record: ServerGone) -> None:
+        self.gone = record
+
+    def _on_gpu_sample(self, record: GpuSample) -> None:
+        self.gpus.add_sample(record)
+        self._seen(record.at_ns)
+
+    def _on_log_note(self, record: LogNote) -> None:
+        self.log_notes.append(record)
+        del self.log_notes[:-_NOTES_KEPT]
+
+    def _on_note(self, record: Note) -> None:
+        self.notes.append(record)
+        del self.notes[:-_NOTES_KEPT]
+
+    def _on_settings(self, record: Settings) -> None:
+        self.settings[record.origin] = record
+
+    def _on_source(self, record: SourceStatus) -> None:
+        self.sources[(record.name, record.rank)] = record
+
+    def _on_cost(self, record: Cost) -> None:
+        self.cost = record
+        self._seen(record.at_ns)
+
+    def _on_dropped(self, record: Dropped) -> None:
+        self.dropped += record.records
+
+    def _on_end(self, record: End) -> None:
+        self.end = record
+
+    def _on_definition(self, record: FrameDef | StackDef) -> None:
+        self.interned.add(record)
+
+    def _on_gpu(self, record: GpuDevice) -> None:
+        self.gpus.add_device(record)
+
+    def _on_load(self, record: LoadSample) -> None:
+        self.load.add(record)
+
+    def _on_batch(self, record: BatchLog) -> None:
+        self.load.add_batch(record)
+
+    def _on_metric(self, record: Metric) -> None:
+        self.load.add_metric(record)
+
+    def _on_clock(self, record: Clock) -> None:
+        self._seen(record.mono_ns)
+
+    def _seen(self, at_ns: int) -> None:
+        self._newest_ns = max(self._newest_ns, at_ns)
+
+    # -- values out
+
+    def now_ns(self) -> int:
+        """What the screen calls now: a little behind the node's present, so that sampled cells are whole when drawn."""
+        if not self.live or self.end is not None:
+            return self._newest_ns
+        now = self._clock() + self._clock_offset_ns
+        return now - self._lag.behind_ns(now)
+
+    def _present_ns(self) -> int:
+        return self._newest_ns if not self.live or self.end is not None else self._clock() + self._clock_offset_ns
+
+    def extent(self) -> tuple[int, int]:
+        """Oldest and newest instant kept."""
+        extents = [extent for state in self.states.values() if (extent := state.timeline.extent)]
+        now = self.now_ns()
+        return min((extent[0] for extent in extents), default=now), max(now, *(e[1] for e in extents), now)
+
+    def phases(self) -> tuple[PhaseStyle, ...]:
+        """The phase styles that phase indices name."""
+        return self._table.styles
+
+    def screen(self) -> Screen:
+        """Everything the main screen draws now."""
+        now = self._present_ns()
+        server = self.server
+        stages = self._rows.build(
+            self.states.values(), server.device if server else None, bool(server and server.emulated), self.now_ns()
+        )
+        placed = [(state.rank.key, state.rank.gpu.index if state.rank.gpu else None) for state in self.states.values()]
+        return Screen(
+            now_ns=self.now_ns(),
+            header=build_header(self, now),
+            stages=stages,
+            occupancy=Occupancy(slots=server.pp_loop_size if server else None, mean=None, samples=0, provenance=None),
+            findings=(),
+            gpus=self.gpus.rows(now, placed),
+            settings=(),
+        )
+
+    def log_interval(self) -> int | None:
+        """Decode steps between two `Decode batch` lines (`--decode-log-interval`, 40 unless set), None when not known."""
+        value = self.settings["resolved"].values.get("decode_log_interval") if "resolved" in self.settings else None
+        return value if isinstance(value, int) and value > 0 else None
+
+    def other_share(self) -> float | None:
+        """Share of the last seconds' stacks that no phase rule names, over all ranks; None while nothing was seen."""
+        other, now = self._table.by_name["other"], self.now_ns()
+        times = [rank_times(state, now) for state in self.states.values()]
+        seen = sum(sum(rank.values()) for rank in times)
+        return sum(rank.get(other, 0) for rank in times) / seen if seen else None
+
+    def lanes(self, start_ns: int, end_ns: int, columns: int, ranks: Sequence[RankKey] | None = None) -> list[Lane]:
+        """Gantt rows; see ppscope.feed.Feed."""
+        keys = ranks if ranks is not None else sorted(key for key in self.states if key.tp == 0)
+        return [
+            Lane(key, "host", "sampled", self.states[key].timeline.cells(start_ns, end_ns, columns))
+            for key in keys
+            if key in self.states
+        ]
+
+    def spans(self, rank: RankKey, start_ns: int, end_ns: int) -> list[Span]:
+        """Single spans of a rank's main thread, in order."""
+        state = self.states.get(rank)
+        return list(state.timeline.spans(start_ns, end_ns)) if state else []
+
+    def stacks(self, rank: RankKey, seconds: float) -> list[ThreadStacks]:
+        """Stack trees of a rank's threads over the last seconds."""
+        state = self.states.get(rank)
+        if state is None or state.newest_ns is None:
+            return []
+        return thread_stacks(state, state.newest_ns - int(seconds * 1e9), self.interned)
+
+    def stack_text(self, stack: int) -> list[tuple[str, str, int | None]]:
+        """(function, file, line) of a stack, outermost first."""
+        return self.interned.frames(stack)
+
+    def send(self, command: AnyCommand) -> None:
+        """Pass a command to the collector."""
+        self._stream.send(command)
+
+    def ended(self) -> str | None:
+        """Why the stream ended, None while it runs."""
+        return None if self.end is None else self.end.message or self.end.reason
+
+    def close(self) -> None:
+        """End the collector."""
+        self._stream.close()
+
+
+_HANDLERS: dict[type, str] = {
+    Hello: "_on_hello", Clock: "_on_clock", Server: "_on_server", FrameDef: "_on_definition", StackDef: "_on_definition",
+    StackSpans: "_on_spans", LoopSample: "_on_loop", HostSamples: "_on_host", RankExit: "_on_exit", ServerGone: "_on_gone",
+    GpuDevice: "_on_gpu", GpuSample: "_on_gpu_sample", LoadSample: "_on_load", BatchLog: "_on_batch", LogNote: "_on_log_note",
+    Metric: "_on_metric", Settings: "_on_settings", SourceStatus: "_on_source", Cost: "_on_cost", Dropped: "_on_dropped",
+    Note: "_on_note", End: "_on_end",
+}  # fmt: skip
