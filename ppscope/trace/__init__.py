@@ -1,0 +1,1 @@
+"""Torch profiler traces: reading, launches, steps and bubbles, without a server."""

@@ -1,0 +1,103 @@
+"""Reads one torch profiler trace into columns."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from ppscope.trace.columns import CallColumns, ColumnBuilder, Event, GpuColumns, SpanColumns
+from ppscope.trace.events import EventStream
+from ppscope.trace.repair import mend
+from ppscope.trace.source import Progress, TraceError, TraceSource
+
+__all__ = ["RankTrace", "TraceError", "read_trace"]
+
+_WANTED = (
+    "baseTimeNanoseconds",
+    "distributedInfo",
+    "deviceProperties",
+    "host_name",
+    "traceName",
+    "trace_id",
+    "with_stack",
+)
+
+
+class RankTrace:
+    """One file's columns and what the file says about itself.
+
+    Times in the columns are nanoseconds; `base_ns` added to them gives wall time (CLOCK_REALTIME), 0 for files whose events carry wall
+    time themselves. `dropped_events` counts damaged events that were lost; `damage` are lines that say what else was wrong.
+    `recording_ns` is the recording window on the file's clock where the file has it.
+    """
+
+    def __init__(self, path: Path, builder: ColumnBuilder, metadata: dict[str, Any]) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.gpu: GpuColumns = builder.gpu
+        self.calls: CallColumns = builder.calls
+        self.spans: SpanColumns = builder.spans
+        self.names: list[str] = list(builder.names)
+        self.lanes: list[tuple[int | str, int | str]] = list(builder.lanes)
+        self.threads: list[tuple[int | str, int | str]] = list(builder.threads)
+        self.titles = builder.titles
+        self.labels = builder.labels
+        self.recording_ns = builder.recording_ns
+        self.events = builder.events
+        self.dropped_events = builder.dropped_events
+        self.mended_events = 0
+        self.damage: list[str] = []
+        base = metadata.get("baseTimeNanoseconds")
+        self.base_ns = base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
+
+    def window_ns(self) -> tuple[int, int] | None:
+        """The recorded window on the file's clock, None for a file without a single kept event."""
+        columns = [column for column in (self.gpu, self.calls, self.spans) if len(column)]
+        starts = [min(column.start_ns) for column in columns]
+        ends = [max(map(int.__add__, column.start_ns, column.duration_ns)) for column in columns]
+        if self.recording_ns is not None:
+            starts.append(self.recording_ns[0])
+            ends.append(self.recording_ns[1])
+        return (min(starts), max(ends)) if starts else None
+
+
+def read_trace(path: str | Path, progress: Progress | None = None) -> RankTrace:
+    """Reads a trace file, plain or gzip, of any layout and age.
+
+    `progress` is called with (bytes of the file read, bytes in the file). Damaged events are lost alone and counted.
+    Raises TraceError, with one line for the user, when the file cannot be opened or holds no trace.
+    """
+    source = TraceSource(path, progress)
+    stream = EventStream(source, Event)
+    builder = ColumnBuilder()
+    for batch in stream.batches():
+        builder.add(batch)
+    trace = RankTrace(source.path, builder, _metadata(stream.head, stream.tail))
+    trace.dropped_events += stream.dropped_events
+    trace.mended_events = stream.mended_events
+    if source.damage:
+        trace.damage.append(source.damage)
+    if stream.truncated:
+        trace.damage.append("the list of events ends in the middle: the file was cut off")
+    return trace
+
+
+def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:
+    """The top-level values that matter, each read on its own, so that damage to one costs no other."""
+    decoder = json.JSONDecoder()
+    found: dict[str, Any] = {}
+    for part in (head, tail):
+        if not part:
+            continue
+        text = mend(part).decode()
+        for key in _WANTED:
+            match = re.search(rf'(?<!\\)"{key}"\s*:\s*', text)
+            if match is None:
+                continue
+            try:
+                found[key], _ = decoder.raw_decode(text, match.end())
+            except (ValueError, RecursionError):
+                continue
+    return found
