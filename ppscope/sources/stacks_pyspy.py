@@ -1,0 +1,205 @@
+"""py-spy as a child process: where it is, how it is started so that it never outlives us, and what its errors mean."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why py-spy gave nothing: `kind` is `permission`, `not_python`, `version`, `gone`, `missing`, `transient` or `unknown`."""
+
+    kind: str
+    message: str
+    remedy: str = ""
+
+
+MISSING = Trouble("missing", "py-spy is not installed beside ppscope nor on PATH", "pip install py-spy")
+
+
+def find_pyspy() -> str | None:
+    """Path of the py-spy binary: beside this Python first, then on PATH; None when there is none."""
+    for folder in (Path(sys.executable).parent, Path(sys.prefix) / "bin"):
+        candidate = folder / "py-spy"
+        if os.access(candidate, os.X_OK) and candidate.is_file():
+            return str(candidate)
+    return shutil.which("py-spy")
+
+
+def record_argv(binary: str, pid: int, rate_hz: int, out: str, longest_s: int) -> list[str]:
+    """Command line of one window; `longest_s` only ends it when nobody interrupts it."""
+    return [
+        binary, "record", "-p", str(pid), "-r", str(rate_hz), "-d", str(longest_s), "-f", "chrometrace",
+        "-t", "-i", "--nonblocking", "--full-filenames", "-o", out,
+    ]  # fmt: skip
+
+
+def dump_argv(binary: str, pid: int) -> list[str]:
+    """Command line of one dump with locals."""
+    return [binary, "dump", "-p", str(pid), "--json", "--locals", "--nonblocking"]
+
+
+def _die_with_parent() -> Callable[[], None]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getpid()
+    kill = int(signal.SIGKILL)
+
+    def in_child() -> None:
+        # SIGKILL, not SIGINT: py-spy never stops its target in --nonblocking mode, so there is nothing to undo.
+        libc.prctl(_PR_SET_PDEATHSIG, kill, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return in_child
+
+
+def spawn(argv: Sequence[str], stdout: int | IO[bytes], pass_fds: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start py-spy in a session of its own; the kernel kills it when the calling *thread* ends, so call it from one that stays.
+
+    Raises OSError when it cannot be started.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RUST_", "LD_PRELOAD"))}
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        pass_fds=tuple(pass_fds),
+        start_new_session=True,
+        preexec_fn=_die_with_parent(),  # noqa: PLW1509  one prctl call on a function looked up beforehand
+        env=environment,
+    )
+
+
+def private_file() -> int:
+    """Descriptor of a file without a name, so that nothing stays behind however we end."""
+    try:
+        return os.memfd_create("ppscope-window", os.MFD_CLOEXEC)
+    except (OSError, AttributeError):
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())
+
+
+def first_line(stderr: bytes) -> str:
+    """The first line that says something, without the backtrace below it; at most 300 characters."""
+    lines = [line.strip() for line in stderr.decode("utf-8", "replace").splitlines()]
+    said = [line for line in lines if line]
+    if not said:
+        return ""
+    text = said[0]
+    if text in ("Error:", "Caused by:") and len(said) > 1:
+        text = said[1]
+    return "".join(c if c.isprintable() else " " for c in text)[:300]
+
+
+def explain(stderr: bytes, returncode: int | None, pid: int) -> Trouble:
+    """What a failed py-spy means, in one line, and the command that helps."""
+    text = stderr.decode("utf-8", "replace")
+    low = text.lower()
+    line = first_line(stderr)
+    state = process_state(pid)
+    if state is None or state in ("Z", "X") or "no such process" in low:
+        return Trouble("gone", f"process {pid} is gone")
+    if "permission denied" in low or "operation not permitted" in low or "os error 13" in low or "os error 1)" in low:
+        return permission_trouble(pid)
+    if "bad address" in low or "os error 14" in low:
+        return Trouble("transient", f"process {pid} changed while it was read")
+    if "failed to find version string" in low or "unsupported version" in low or "unknown python version" in low:
+        return Trouble(
+            "version",
+            f"py-spy does not know the Python of process {pid}: {line}",
+            "pip install -U py-spy (3.14 needs 0.4.1 or later)",
+        )
+    if (
+        "failed to find a python version" in low
+        or "libpython" in low
+        or "not a python" in low
+        or "python interpreter" in low
+    ):
+        return Trouble("not_python", f"process {pid} does not run Python that py-spy can find")
+    if returncode is not None and returncode < 0:
+        return Trouble("unknown", f"py-spy was ended by signal {-returncode}")
+    return Trouble("unknown", f"py-spy: {line}" if line else f"py-spy ended with {returncode} and said nothing")
+
+
+def permission_trouble(pid: int) -> Trouble:
+    """Which right is missing to read a process, and the command that gives it."""
+    ours = os.geteuid()
+    try:
+        theirs = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return Trouble("gone", f"process {pid} is gone")
+    if ours == 0:
+        return Trouble(
+            "permission",
+            f"root here may not read process {pid}: CAP_SYS_PTRACE is missing",
+            "run the container with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])",
+        )
+    if theirs != ours:
+        return Trouble(
+            "permission", f"process {pid} belongs to uid {theirs}, we are uid {ours}", 'sudo env "PATH=$PATH" ppscope …'
+        )
+    scope = ptrace_scope()
+    if scope is not None and scope >= 3:
+        return Trouble(
+            "permission",
+            "ptrace is off on this machine until it is rebooted (kernel.yama.ptrace_scope=3)",
+            "reboot with a lower setting",
+        )
+    if scope:
+        return Trouble(
+            "permission",
+            f"reading process {pid} is not allowed (kernel.yama.ptrace_scope={scope})",
+            'sudo sysctl kernel.yama.ptrace_scope=0, or sudo env "PATH=$PATH" ppscope …, or docker run --cap-add SYS_PTRACE',
+        )
+    return Trouble(
+        "permission",
+        f"reading process {pid} is not allowed",
+        'sudo env "PATH=$PATH" ppscope …; in a container: docker run --cap-add SYS_PTRACE',
+    )
+
+
+def ptrace_scope() -> int | None:
+    """Yama's setting, 0 to 3; None where Yama is absent."""
+    try:
+        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _stat_fields(pid: int) -> list[bytes] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2].split()
+    except OSError:
+        return None
+
+
+def process_state(pid: int) -> str | None:
+    """/proc's state letter of a process; None when there is none."""
+    fields = _stat_fields(pid)
+    return fields[0].decode("ascii", "replace") if fields else None
+
+
+def started_ticks(pid: int) -> int | None:
+    """/proc's start time of a process; with the pid it names the process for ever. None when there is none."""
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields and len(fields) > 19 else None
+
+
+def thread_count(pid: int) -> int | None:
+    """Number of OS threads of a process; None when it is gone."""
+    fields = _stat_fields(pid)
+    return int(fields[17]) if fields and len(fields) > 17 else None

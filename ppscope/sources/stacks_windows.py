@@ -1,0 +1,198 @@
+"""One `py-spy record` window: started, interrupted, reaped, and turned into spans on CLOCK_MONOTONIC."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ppscope.sources.stacks_chrometrace import ChrometraceError, ThreadTrace, WindowTrace, base_bounds, parse_window
+from ppscope.sources.stacks_intern import Frame
+from ppscope.sources.stacks_pyspy import Trouble, explain, private_file, record_argv, spawn
+
+WATCHDOG_S = 3.0
+_MAX_BYTES = 64 << 20
+
+
+@dataclass
+class ThreadSpans:
+    """Spans of one thread, nanoseconds of CLOCK_MONOTONIC: in order, disjoint, inside the window."""
+
+    tid: int | None
+    name: str
+    starts_ns: list[int]
+    ends_ns: list[int]
+    stacks: list[tuple[Frame, ...]]
+
+
+@dataclass
+class Result:
+    """What a finished window gave: spans with the time they cover, or the trouble; and py-spy's CPU time.
+
+    `lag_s` is how long after its start py-spy took the first sample, None when it took none.
+    """
+
+    threads: list[ThreadSpans]
+    start_ns: int
+    end_ns: int
+    error_ns: int
+    cpu_s: float
+    lag_s: float | None = None
+    trouble: Trouble | None = None
+
+
+class Window:
+    """A running py-spy. Start it from the thread that will outlive it."""
+
+    def __init__(self, binary: str, pid: int, rate_hz: int, length_s: float) -> None:
+        self.pid = pid
+        self.rate_hz = rate_hz
+        self.length_s = length_s
+        self.interrupted_ns: int | None = None
+        self.killed = False
+        self.stderr = b""
+        self._out = private_file()
+        self.spawned_ns = time.monotonic_ns()
+        try:
+            argv = record_argv(binary, pid, rate_hz, f"/proc/self/fd/{self._out}", math.ceil(length_s) + 10)
+            self._process = spawn(argv, subprocess.DEVNULL, pass_fds=(self._out,))
+        except BaseException:
+            os.close(self._out)
+            raise
+        self.due_ns = self.spawned_ns + int(length_s * 1e9)
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stderr.fileno(), False)
+
+    @property
+    def pyspy_pid(self) -> int:
+        """Pid of the py-spy child."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """Descriptor that becomes readable when py-spy speaks or ends."""
+        assert self._process.stderr is not None
+        return self._process.stderr.fileno()
+
+    def drain(self) -> bool:
+        """Take in what py-spy said; True once it has ended."""
+        while True:
+            try:
+                chunk = os.read(self.fileno(), 65536)
+            except BlockingIOError:
+                return False
+            if not chunk:
+                return True
+            if len(self.stderr) < 8192:
+                self.stderr += chunk
+
+    def interrupt(self) -> None:
+        """Ask py-spy to write what it has and end."""
+        if self.interrupted_ns is None:
+            self.interrupted_ns = time.monotonic_ns()
+            self._process.send_signal(signal.SIGINT)
+
+    def overdue(self, now_ns: int) -> bool:
+        """Whether py-spy hangs: it should have ended three seconds ago."""
+        return not self.killed and now_ns > self.due_ns + int(WATCHDOG_S * 1e9)
+
+    def kill(self) -> None:
+        """End a py-spy that hangs; its target was never stopped and notices nothing."""
+        self.killed = True
+        self._process.kill()
+
+    def finish(self) -> Result:
+        """Reap the ended py-spy and read its file."""
+        done_ns = time.monotonic_ns()
+        cpu_s = self._reap()
+        try:
+            data = self._read()
+        finally:
+            self.close()
+        code = self._process.returncode
+        if self.killed:
+            trouble = Trouble("hung", f"py-spy on process {self.pid} did not end in time and was killed")
+            return Result([], done_ns, done_ns, 0, cpu_s, trouble=trouble)
+        if code != 0 or not data:
+            return Result([], done_ns, done_ns, 0, cpu_s, trouble=explain(self.stderr, code, self.pid))
+        try:
+            trace = parse_window(data)
+        except ChrometraceError as error:
+            return Result([], done_ns, done_ns, 0, cpu_s, trouble=Trouble("unknown", str(error)))
+        return self._place(trace, done_ns, cpu_s)
+
+    def close(self) -> None:
+        """Give the descriptors back; may be called twice."""
+        if self._out >= 0:
+            os.close(self._out)
+            self._out = -1
+        if self._process.stderr is not None and not self._process.stderr.closed:
+            self._process.stderr.close()
+
+    def _place(self, trace: WindowTrace, done_ns: int, cpu_s: float) -> Result:
+        if trace.last_us is None or trace.first_us is None or not trace.threads:
+            trouble = explain(b"", 0, self.pid)
+            if trouble.kind != "gone":
+                trouble = Trouble("transient", f"no stack of process {self.pid} could be read in a window")
+            return Result([], done_ns, done_ns, 0, cpu_s, trouble=trouble)
+        base_ns, error_ns = base_bounds(self.spawned_ns, self.interrupted_ns, done_ns, trace.last_us)
+        end_ns = min(base_ns + trace.last_us * 1000, done_ns)
+        return Result(
+            [place(thread, base_ns, end_ns) for thread in trace.threads],
+            base_ns + trace.first_us * 1000,
+            end_ns,
+            error_ns,
+            cpu_s,
+            lag_s=(base_ns - self.spawned_ns) / 1e9 + trace.first_us / 1e6,
+        )
+
+    def _read(self) -> bytes:
+        size = os.fstat(self._out).st_size
+        return os.pread(self._out, min(size, _MAX_BYTES), 0)
+
+    def _reap(self) -> float:
+        if self._process.returncode is not None:
+            return 0.0
+        try:
+            _, status, usage = os.wait4(self._process.pid, 0)
+        except ChildProcessError:
+            self._process.returncode = -1
+            return 0.0
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return usage.ru_utime + usage.ru_stime
+
+
+def place(thread: ThreadTrace, base_ns: int, end_ns: int) -> ThreadSpans:
+    """A thread's spans on CLOCK_MONOTONIC, cut at the window's end."""
+    starts = [min(base_ns + us * 1000, end_ns) for us in thread.starts_us]
+    ends = [min(base_ns + us * 1000, end_ns) for us in thread.ends_us]
+    return ThreadSpans(thread.tid, thread.name, starts, ends, thread.stacks)
+
+
+def clip(spans: ThreadSpans, from_ns: int) -> ThreadSpans:
+    """The part of the spans after an instant, so that overlapping windows never say anything twice."""
+    kept = [
+        (max(start, from_ns), end, stack)
+        for start, end, stack in zip(spans.starts_ns, spans.ends_ns, spans.stacks, strict=True)
+        if end > from_ns and end > max(start, from_ns)
+    ]
+    return ThreadSpans(spans.tid, spans.name, [k[0] for k in kept], [k[1] for k in kept], [k[2] for k in kept])
+
+
+def reap_all(windows: Sequence[Window], patience_s: float, wait: Callable[[float], None] = time.sleep) -> None:
+    """End windows for good: interrupt, wait a little, kill, reap."""
+    for window in windows:
+        window.interrupt()
+    deadline = time.monotonic() + patience_s
+    left = list(windows)
+    while left and time.monotonic() < deadline:
+        left = [window for window in left if not window.drain()]
+        if left:
+            wait(0.02)
+    for window in left:
+        window.kill()
+    for window in windows:
+        window.finish()
