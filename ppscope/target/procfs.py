@@ -1,0 +1,189 @@
+"""Reading one /proc tree with plain os calls: what is gone, hidden or not ours to read is None, never an exception."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import NamedTuple
+
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Stat(NamedTuple):
+    """Fields of /proc/PID/stat; `started_ticks` is the start time since boot in clock ticks."""
+
+    comm: str
+    state: str
+    ppid: int
+    threads: int
+    started_ticks: int
+
+
+class Status(NamedTuple):
+    """Fields of /proc/PID/status. `ns_pids` are the pids from our namespace inwards; the last is the process's own view."""
+
+    tgid: int | None
+    uid: int | None
+    ns_pids: tuple[int, ...]
+
+
+class Proc:
+    """One /proc tree; `root` is `/proc` or a test's copy."""
+
+    def __init__(self, root: str = "/proc") -> None:
+        self.root = root
+
+    def path(self, pid: int | str, name: str) -> str:
+        """Path of a file of that process."""
+        return f"{self.root}/{pid}/{name}"
+
+    def pids(self) -> list[int]:
+        """Every process that can be seen."""
+        try:
+            return [int(name) for name in os.listdir(self.root) if name.isdigit()]
+        except OSError:
+            return []
+
+    def exists(self, pid: int) -> bool:
+        """Whether a process or thread of that number can be seen."""
+        return os.path.isdir(f"{self.root}/{pid}")
+
+    def read(self, pid: int | str, name: str) -> bytes | None:
+        """The whole file, None when it cannot be read."""
+        try:
+            fd = os.open(self.path(pid, name), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            chunk = os.read(fd, 65536)
+            if len(chunk) < 4096:  # /proc hands out small files whole, long ones a page or more at a time
+                return chunk
+            parts = [chunk]
+            while chunk:
+                chunk = os.read(fd, 1 << 20)
+                parts.append(chunk)
+            return b"".join(parts)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+    def argv(self, pid: int) -> tuple[str, ...] | None:
+        """Command line; empty for kernel threads and zombies."""
+        raw = self.read(pid, "cmdline")
+        return None if raw is None else split_nul(raw)
+
+    def stat(self, pid: int) -> Stat | None:
+        """Parent, start time and state."""
+        raw = self.read(pid, "stat")
+        return None if raw is None else parse_stat(raw)
+
+    def status(self, pid: int) -> Status | None:
+        """Owner and the pids in nested namespaces."""
+        raw = self.read(pid, "status")
+        return None if raw is None else parse_status(raw)
+
+    def environ(self, pid: int) -> dict[str, str] | None:
+        """Environment as it was at exec; None without permission."""
+        raw = self.read(pid, "environ")
+        if raw is None:
+            return None
+        return dict(item.split("=", 1) for item in split_nul(raw) if "=" in item)
+
+    def link(self, pid: int | str, name: str) -> str | None:
+        """Target of a symbolic link such as `exe`, `cwd` or `ns/net`."""
+        try:
+            return os.readlink(self.path(pid, name))
+        except OSError:
+            return None
+
+    def fd_links(self, pid: int) -> list[str] | None:
+        """What the process's file descriptors point to; None without permission."""
+        folder = self.path(pid, "fd")
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return None
+        links = []
+        for name in names:
+            try:
+                links.append(os.readlink(f"{folder}/{name}"))
+            except OSError:
+                continue
+        return links
+
+    def mapped_files(self, pid: int) -> frozenset[str] | None:
+        """Paths of the files mapped into the process; None without permission."""
+        raw = self.read(pid, "maps")
+        if raw is None:
+            return None
+        names = {line[slash:] for line in raw.split(b"\n") if (slash := line.find(b"/")) > 0}
+        return frozenset(name.decode("utf-8", "replace") for name in names)
+
+
+def split_nul(raw: bytes) -> tuple[str, ...]:
+    """The strings of a NUL-separated block, without the padding behind the last."""
+    text = raw.rstrip(b"\0").decode("utf-8", "replace")
+    return tuple(text.split("\0")) if text else ()
+
+
+def parse_stat(raw: bytes) -> Stat | None:
+    """Read a stat line; the name may hold blanks and brackets. None when it is not one."""
+    left, right = raw.find(b"("), raw.rfind(b")")
+    fields = raw[right + 2 :].split()
+    if left < 0 or right < left or len(fields) < 20:
+        return None
+    try:
+        return Stat(
+            comm=raw[left + 1 : right].decode("utf-8", "replace"),
+            state=fields[0].decode("ascii", "replace"),
+            ppid=int(fields[1]),
+            threads=int(fields[17]),
+            started_ticks=int(fields[19]),
+        )
+    except ValueError:
+        return None
+
+
+def parse_status(raw: bytes) -> Status:
+    """Read a status file; absent or odd lines leave their field unknown."""
+    tgid: int | None = None
+    uid: int | None = None
+    ns_pids: tuple[int, ...] = ()
+    for line in raw.split(b"\n"):
+        name, _, rest = line.partition(b":")
+        if name not in (b"Tgid", b"Uid", b"NSpid"):
+            continue
+        try:
+            numbers = tuple(int(word) for word in rest.split())
+        except ValueError:
+            continue
+        if not numbers:
+            continue
+        if name == b"Tgid":
+            tgid = numbers[0]
+        elif name == b"Uid":
+            uid = numbers[0]
+        else:
+            ns_pids = numbers
+    return Status(tgid, uid, ns_pids)
+
+
+def user_name(uid: int | None) -> str | None:
+    """Login name of a user id, or the number where no name is known here (a container's user)."""
+    if uid is None:
+        return None
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def hides_processes(proc: Proc) -> bool:
+    """Whether /proc is mounted with `hidepid`, so that processes of other users may be invisible."""
+    raw = proc.read("self", "mountinfo") or b""
+    for line in raw.split(b"\n"):
+        fields = line.split()
+        if len(fields) > 4 and fields[4] == b"/proc" and b"hidepid=" in line:
+            return b"hidepid=0" not in line and b"hidepid=off" not in line
+    return False

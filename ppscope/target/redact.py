@@ -1,0 +1,166 @@
+"""The one place where secrets are taken out of what leaves the process table: command lines, environments, settings, text.
+
+Recordings and snapshots are posted in public, so this errs towards removing too much.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+MARKER = "«redacted»"
+
+_TRIGGER = re.compile(
+    r"key|token|secret|passw|passphrase|pwd|credential|bearer|cookie|ssl|cert|auth(?!or(?!i))|signature"
+)
+_TOKENIZER = re.compile(r"(?:de)?tokeniz(?:er|ers|ation|e)")
+_TOKEN_COUNT = re.compile(
+    r"tokens|token-(?:ids?|usage|capacity|count|num|ratio|map|bytes|len|length|latency|budget)|#|(?:new|cached)-token$"
+)
+_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_HARMLESS = frozenset(
+    {
+        "collect-tokens-histogram",
+        "enable-ssl-refresh",
+        "generation-tokens-buckets",
+        "piecewise-cuda-graph-tokens",
+        "prompt-tokens-buckets",
+        "speculative-token-map",
+    }
+)
+"""SGLang's own options (0.5.6 to 0.5.23) that look like secrets and are none."""
+_ABBREVIATED = ("api-key", "admin-api-key", "hf-token", "ssl-keyfile-password", "watermark-key")
+"""argparse accepts any unique beginning of an option."""
+_PRIVATE = frozenset({"prompt", "prompts", "messages", "input-ids", "origin-input-ids", "input-text", "output-text"})
+
+_SHAPES = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|\b(?:sk|pk|rk|nvapi|glpat|xox[abeoprs])-[\w-]{12,}"
+    r"|\b(?:hf|gh[opusr]|github_pat|npm|dckr_pat)_\w{12,}"
+    r"|\bAKIA[0-9A-Z]{12,}|\bAIza[\w-]{20,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?",
+    re.DOTALL,
+)
+_USERINFO = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s?#\"'<>]*@")
+_SCHEME_WORD = re.compile(r"(\b(?:bearer|basic)\s+)(?![\"'])[^\s\"',;]+", re.IGNORECASE)
+_HEADER = re.compile(r"((?:proxy-)?authorization\s*:\s*)[^\"'\r\n]+", re.IGNORECASE)
+_ANY_VALUE = r"\\*\"(?:[^\"\\]|\\[^\"])*\\*\"?|\\*'(?:[^'\\]|\\[^'])*\\*'?|[^\s,;&|)}\]]+"
+_FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w.-]*)(\s*=\s*|\s+)(\\*\"[^\"]*\"?|\\*'[^']*'?|\S+)")
+_PAIR = re.compile(rf"(#?[A-Za-z_][\w.-]*)((?:\\*[\"'])?\s*[:=]\s*)({_ANY_VALUE})")
+
+
+def normal_name(name: str) -> str:
+    """An option, variable or key in one spelling: lower case, dashes, no leading dashes."""
+    return name.lstrip("-").replace("_", "-").lower()
+
+
+def is_sensitive(name: str, value: object = None) -> bool:
+    """Whether what stands under this name must not leave: anything like a key, token, secret, password or certificate.
+
+    Counts of tokens are kept: a number under a name such as `max-total-tokens`.
+    """
+    name = normal_name(name)
+    if name in _HARMLESS:
+        return False
+    if not _TRIGGER.search(_TOKENIZER.sub("", name)):
+        return False
+    if _TOKEN_COUNT.search(name) and not _TRIGGER.search(name.replace("token", "")):
+        return not (isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value)))
+    return True
+
+
+def is_sensitive_flag(flag: str, value: str | None = None) -> bool:
+    """The same for a command line option, of which argparse accepts abbreviations."""
+    name = normal_name(flag)
+    return is_sensitive(name, value) or (len(name) > 1 and any(full.startswith(name) for full in _ABBREVIATED))
+
+
+def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
+    """A command line in which every value behind a sensitive option, and every secret inside other words, is the marker."""
+    out: list[str] = []
+    index = 0
+    while index < len(argv):
+        word = argv[index]
+        index += 1
+        name, equals, value = word.partition("=")
+        if word.startswith("-") and not any(char.isspace() for char in name):
+            if equals:
+                out.append(f"{name}={MARKER}" if is_sensitive_flag(name, value) else f"{name}={redact_text(value)}")
+                continue
+            out.append(word if _is_plain_flag(word) else redact_text(word))
+            following = argv[index] if index < len(argv) else None
+            if following is None or not is_sensitive_flag(word, following):
+                continue
+            out.append(MARKER)
+            index += 1
+            while normal_name(word).endswith("s") and index < len(argv) and not argv[index].startswith("-"):
+                out.append(MARKER)
+                index += 1
+        elif equals and re.fullmatch(r"[A-Za-z_]\w*", name) and is_sensitive(name, value):
+            out.append(f"{name}={MARKER}")
+        else:
+            out.append(redact_text(word))
+    return tuple(out)
+
+
+def _is_plain_flag(word: str) -> bool:
+    return re.fullmatch(r"--?[A-Za-z][\w.-]{0,63}", word) is not None and not _SHAPES.search(word)
+
+
+def redact_text(text: str) -> str:
+    """Free text without URL passwords, sensitive options, `name: value` pairs, bearer tokens and well-known key shapes."""
+    text = _SHAPES.sub(MARKER, text)
+    text = _USERINFO.sub(rf"\1{MARKER}@", text)
+    text = _HEADER.sub(rf"\1{MARKER}", text)
+    text = _SCHEME_WORD.sub(rf"\1{MARKER}", text)
+    text = _FLAG.sub(_redact_flag, text)
+    return _PAIR.sub(_redact_pair, text)
+
+
+def _redact_flag(match: re.Match[str]) -> str:
+    flag, between, value = match.groups()
+    return f"{flag}{between}{MARKER}" if is_sensitive_flag(flag, value) else match[0]
+
+
+def _redact_pair(match: re.Match[str]) -> str:
+    name, between, value = match.groups()
+    if not is_sensitive(name, value.strip("\\\"'")):
+        # what looked like a value may itself hold a pair: url=http://host/?token=x
+        return f"{name}{between}{_PAIR.sub(_redact_pair, value)}"
+    if value.strip("\\\"'") in ("None", "null", "True", "False", "true", "false", "", MARKER):
+        return match[0]
+    quote = re.match(r"\\*[\"']", value)
+    return f"{name}{between}{quote[0]}{MARKER}{quote[0]}" if quote else f"{name}{between}{MARKER}"
+
+
+def redact_value(value: object) -> object:
+    """The same for any JSON-like value; what is neither text, number, mapping nor sequence becomes redacted text."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, Mapping):
+        return redact_mapping(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        if any(isinstance(item, str) and item.startswith("-") for item in value) and all(
+            isinstance(item, str) for item in value
+        ):
+            return list(redact_argv([str(item) for item in value]))
+        return [redact_value(item) for item in value]
+    return redact_text(repr(value))
+
+
+def redact_mapping(mapping: Mapping[str, object]) -> dict[str, object]:
+    """Settings or an environment, nested as they come, with the value under every sensitive name replaced by the marker.
+
+    None, booleans and empty values stay: that no key is set is no secret.
+    """
+    out: dict[str, object] = {}
+    for raw_name, value in mapping.items():
+        name = str(raw_name)
+        empty = value is None or isinstance(value, bool) or (isinstance(value, str | list | tuple | dict) and not value)
+        if not empty and (is_sensitive(name, value) or normal_name(name) in _PRIVATE):
+            out[name] = MARKER
+        else:
+            out[name] = redact_value(value)
+    return out
