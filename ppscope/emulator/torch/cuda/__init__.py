@@ -1,0 +1,1 @@
+"""Emulated counterpart of a package of the same name; see `ppscope.emulator`."""
