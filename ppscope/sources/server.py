@@ -1,0 +1,67 @@
+"""The server's own word: HTTP, metrics and log, each with a worker and a status of its own (`http`, `metrics`, `log`)."""
+
+from __future__ import annotations
+
+import time
+
+from ppscope.records import AnyCommand, ReadServerInfo, Server, Settings
+from ppscope.sources.base import Emit, Source
+from ppscope.sources.server_ask import AliveWorker, InfoWorker
+from ppscope.sources.server_follow import LogWorker
+from ppscope.sources.server_keys import Keys
+from ppscope.sources.server_scrape import MetricsWorker
+from ppscope.sources.server_worker import Desk, Worker
+from ppscope.target.server_info import requested_settings
+
+
+class ServerSource(Source):
+    """Emits Settings, LoadSample, Metric, BatchLog and LogNote records; changes nothing at the server."""
+
+    name = "http"
+
+    def __init__(self, emit: Emit, keys: Keys | None = None) -> None:
+        super().__init__(emit)
+        self._keys = keys or Keys()
+        self._desk: Desk | None = None
+        self._info: InfoWorker | None = None
+        self._workers: list[Worker] = []
+        self._requested: dict[str, object] | None = None
+
+    def start(self, server: Server) -> None:
+        """Begin to ask this server and to follow its log; returns at once."""
+        desk = self._desk = Desk(self.emit, server, self._keys, self.stopping)
+        self._info = InfoWorker(desk)
+        self._workers = [self._info, AliveWorker(desk, self._info), MetricsWorker(desk), LogWorker(desk)]
+        self._say_requested(server)
+        for worker in self._workers:
+            worker.start()
+
+    def update(self, server: Server) -> None:
+        """Take note of a changed server: another port, launcher, state or command line."""
+        if self._desk is not None:
+            self._desk.update(server)
+            self._say_requested(server)
+
+    def obey(self, command: AnyCommand) -> None:
+        """Ask `/server_info` again on ReadServerInfo."""
+        if isinstance(command, ReadServerInfo) and self._info is not None:
+            self._info.ask()
+
+    def stop(self) -> None:
+        """End requests and threads; may be called twice."""
+        self.stopping.set()
+        if self._desk is not None:
+            self._desk.close()
+        for worker in self._workers:
+            worker.nudge()
+        until = time.monotonic() + 1.0
+        for worker in self._workers:
+            worker.join(max(until - time.monotonic(), 0.01))
+
+    def _say_requested(self, server: Server) -> None:
+        if not server.launch_command:
+            return
+        values = requested_settings(server.launch_command, server.facts)
+        if values != self._requested:
+            self._requested = values
+            self.emit(Settings(time.monotonic_ns(), "requested", values))

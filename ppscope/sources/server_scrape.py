@@ -1,0 +1,114 @@
+"""The worker that reads `/metrics` every second or, where the server has none, its load now and then."""
+
+from __future__ import annotations
+
+import time
+
+from ppscope.sources.server_http import HttpError
+from ppscope.sources.server_load import LoadMeter, from_loads
+from ppscope.sources.server_metrics import ChangedOnly, MetricsReader, to_metrics
+from ppscope.sources.server_worker import Desk, Worker
+
+EVERY_S = 1.0
+SLOWEST_S = 30.0
+READ_S = 3.0
+PAGE_LIMIT = 8 << 20
+ABSENT_EVERY_S = 60.0
+LOADS_EVERY_S = 2.0
+OLD_LOADS_EVERY_S = 10.0
+
+
+class MetricsWorker(Worker):
+    """Reads `/metrics`; a slow page is asked for less often, so that it costs the server at most a tenth of a core."""
+
+    name = "metrics"
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self._meter = LoadMeter()
+        self._changed = ChangedOnly()
+        self._path = "/metrics"
+        self._absent_until = 0.0
+        self._loads_off = False
+
+    def turn(self) -> float:
+        """Read the page, or the load where there is no page."""
+        off = self.desk.no_metrics()
+        if off is not None:
+            self.desk.say("metrics", "off", *off)
+            return 2.0
+        if time.monotonic() < self._absent_until:
+            return self._loads()
+        started = time.monotonic()
+        try:
+            present = self._page()
+        except HttpError as error:
+            self.desk.say("metrics", "degraded", f"/metrics: {error}")
+            return SLOWEST_S / 3 if error.kind in ("timeout", "too_large") else 2.0
+        if not present:
+            self._absent_until = started + ABSENT_EVERY_S
+            return self._loads()
+        return min(max(EVERY_S - (time.monotonic() - started), 10 * (time.monotonic() - started), 0.1), SLOWEST_S)
+
+    def _page(self) -> bool:
+        reader = MetricsReader()
+        cut: HttpError | None = None
+        with self.desk.client().get(self._path, READ_S) as reply:
+            if reply.status in (307, 308) and self._path == "/metrics":
+                self._path = "/metrics/"
+                return self._page()
+            if reply.status == 404:
+                self.desk.say(
+                    "metrics", "off", "the server runs without --enable-metrics", "start it with --enable-metrics"
+                )
+                return False
+            if reply.status != 200:
+                raise HttpError("status", f"answered {reply.status}")
+            try:
+                for chunk in reply.chunks(PAGE_LIMIT):
+                    reader.feed(chunk)
+            except HttpError as error:
+                cut = error
+        at_ns = time.monotonic_ns()
+        metrics = to_metrics(reader.finish(), at_ns)
+        for metric in self._changed.filter(metrics, at_ns):
+            self.desk.emit(metric)
+        if cut is not None:
+            raise cut
+        samples = self._meter.update(metrics, at_ns, self.desk.server.pp_size)
+        for sample in samples:
+            self.desk.emit(sample)
+        if samples:
+            self.desk.metrics_ok_ns = at_ns
+            self.desk.say("metrics", "ok")
+        else:
+            self.desk.say("metrics", "degraded", "/metrics holds no scheduler's figures yet")
+        return True
+
+    def _loads(self) -> float:
+        """Ask for the load where that is cheap: from 0.5.15 on it is read from shared memory, before it is a scheduler round trip.
+
+        0.5.9 to 0.5.14 log a warning at every `/get_load` and are not asked; 0.5.6 is, where its log cannot be followed.
+        """
+        if self.desk.no_http() is not None or self._loads_off:
+            return LOADS_EVERY_S
+        if self.desk.version_at_least(0, 5, 15):
+            path, every = "/v1/loads?include=core", LOADS_EVERY_S
+        elif self.desk.version_at_least(0, 5, 9) is False and not self.desk.log_followed:
+            path, every = "/get_load", OLD_LOADS_EVERY_S
+        else:
+            return LOADS_EVERY_S
+        try:
+            with self.desk.client().get(path) as reply:
+                if reply.status >= 500 or reply.status == 404:
+                    self._loads_off = True
+                load = (
+                    from_loads(reply.json(), time.monotonic_ns(), self.desk.server.pp_size)
+                    if reply.status == 200
+                    else None
+                )
+        except HttpError:
+            return OLD_LOADS_EVERY_S  # AliveWorker says what is wrong
+        if load is not None:
+            self.desk.emit(load)
+        return every
