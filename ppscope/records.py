@@ -176,7 +176,8 @@ class HostSamples(Record, frozen=True, tag="host"):
     """Thread run time of one rank from /proc, one row per sample.
 
     `run_ns` and `wait_ns` (waiting for a core) are cumulative schedstat figures of the main thread; `states` are /proc state
-    letters. `process_cpu_ns` is the whole process's cumulative CPU time at the last row.
+    letters. `process_cpu_ns` is the whole process's cumulative CPU time at the last row. `wait_ns` is empty where the kernel keeps
+    no schedstat; then `run_ns` is exact to a tick of 10 ms only.
     """
 
     rank: RankKey
@@ -188,6 +189,8 @@ class HostSamples(Record, frozen=True, tag="host"):
     process_cpu_ns: int | None = None
     rss_bytes: int | None = None
     threads: int | None = None
+    processors: list[int] = []
+    """The core each row was seen on (last ran on, when asleep); empty when not known."""
 
 
 class RankExit(Record, frozen=True, tag="exit"):
