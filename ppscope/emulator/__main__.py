@@ -8,6 +8,7 @@ import sys
 from ppscope.emulator.bootstrap import become_launcher
 from ppscope.emulator.options import Options
 from ppscope.emulator.scenarios import SCENARIOS
+from ppscope.emulator.supervisor import Supervisor
 
 
 def _stage_and_seconds(text: str) -> tuple[float, int]:
@@ -19,7 +20,9 @@ def _stage_and_seconds(text: str) -> tuple[float, int]:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """Return the command line's values; argparse ends the process with status 2 on a wrong one."""
-    parser = argparse.ArgumentParser(prog="python -m ppscope.emulator", description="An emulated SGLang server.")
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False, prog="python -m ppscope.emulator", description="An emulated SGLang server."
+    )
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="serial")
     parser.add_argument("--pp", type=int, default=8, help="pipeline stages, 2 to 32")
     parser.add_argument("--tp", type=int, default=1, help="tensor-parallel ranks of each stage, 1 to 8")
@@ -57,10 +60,28 @@ def options_of(args: argparse.Namespace) -> Options:
     )
 
 
+def without(argv: list[str], valued: tuple[str, ...], flags: tuple[str, ...]) -> list[str]:
+    """Return a command line without some options and their values."""
+    kept: list[str] = []
+    skip = False
+    for word in argv:
+        if skip or word in flags or word.startswith(tuple(f"{name}=" for name in valued)):
+            skip = False
+        elif word in valued:
+            skip = True
+        else:
+            kept.append(word)
+    return kept
+
+
 def main() -> None:
     """Become the launcher, or one that supervises it when a restart is wanted."""
     args = parse(sys.argv[1:])
     try:
+        if args.restart_after is not None:
+            argv = without(sys.argv[1:], ("--restart-after", "--port"), ("--die-with-parent",))
+            supervisor = Supervisor(argv, args.port, args.restart_after, end_with_stdin=args.die_with_parent)
+            sys.exit(supervisor.run())
         become_launcher(options_of(args))
     except OSError as error:
         sys.exit(f"ppscope emulator: cannot start: {error}")

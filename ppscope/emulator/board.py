@@ -15,6 +15,7 @@ FIELDS = (
     "tokens",
     "gen_throughput",
     "running",
+    "running_at_next",
     "token_count",
     "gpu_busy_ns",
     "gpu_span_start_ns",

@@ -119,7 +119,7 @@ def model_info() -> dict[str, Any]:
 
 def loads(options: Options, board: Board) -> dict[str, Any]:
     """Return the load of the only data-parallel rank."""
-    running, tokens = int(board.get(0, "running")), int(board.get(0, "token_count"))
+    running, tokens = int(board.get(0, "running_at_next")), int(board.get(0, "token_count"))
     load = {
         "dp_rank": 0,
         "num_running_reqs": running,
@@ -132,4 +132,10 @@ def loads(options: Options, board: Board) -> dict[str, Any]:
         "max_running_requests": MAX_RUNNING_REQUESTS,
     }
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-    return {"timestamp": stamp, "version": VERSION, "accelerator": "NVIDIA B200", "dp_rank_count": 1, "loads": [load]}
+    return {
+        "timestamp": stamp,
+        "version": VERSION,
+        "accelerator": "NVIDIA B200",
+        "num_accelerators": options.pp_size * options.tp_size,
+        "loads": [load],
+    }

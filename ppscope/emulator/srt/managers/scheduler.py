@@ -64,6 +64,7 @@ class Scheduler(SchedulerPPMixin):
         self.load = Load(scenario, pp_size)
         self.waiting_queue: list[Req] = []
         self.forward_ct = 0
+        self.token_count = 0
 
     def run_event_loop(self) -> None:
         """Run until killed."""
@@ -80,6 +81,7 @@ class Scheduler(SchedulerPPMixin):
         """Receive requests and act on them."""
         recv_reqs = self.request_receiver.recv_requests()
         self.process_input_requests(recv_reqs)
+        self.token_count = self.metrics_reporter.publish_load(self.running_mbs, self.mb_id)
         return recv_reqs
 
     @scheduler_stage("process_input_requests")
@@ -94,7 +96,6 @@ class Scheduler(SchedulerPPMixin):
     @scheduler_stage("get_next_batch_to_run")
     def get_next_batch_to_run(self, mb_id: int) -> ScheduleBatch | None:
         """Return the next micro-batch of a slot: new requests first, else its running ones; None when it has neither."""
-        last = self.last_mbs[mb_id]
         running = [req for req in self.running_mbs[mb_id] if not req.finished]
         self.running_mbs[mb_id] = running
         if self.waiting_queue:
@@ -104,9 +105,6 @@ class Scheduler(SchedulerPPMixin):
         elif running:
             batch = ScheduleBatch("DECODE", list(running))
         else:
-            if last is not None:
-                self.last_mbs[mb_id] = None
-                self.metrics_reporter.publish_load(self.running_mbs)
             return None
         spend(SCHEDULING_MS)
         return batch
@@ -118,12 +116,11 @@ class Scheduler(SchedulerPPMixin):
         self.profiler_manager.profile_batch_predicate(self.forward_ct)
         replayed, ready_ns = self.tp_worker.forward_batch_generation(batch)
         self.board.add(self.row, "forward_passes", 1)
-        token_count = self.metrics_reporter.publish_load(self.running_mbs)
         if batch.forward_mode == "EXTEND":
-            running = int(self.board.get(self.row, "running"))
-            self.metrics_reporter.log_prefill_stats(batch, running - batch.batch_size, token_count)
+            running = len(self.running_mbs[self.mb_id]) - batch.batch_size
+            self.metrics_reporter.log_prefill_stats(batch, running, self.token_count)
         else:
-            self.metrics_reporter.log_decode_stats(batch, replayed=replayed, token_count=token_count)
+            self.metrics_reporter.log_decode_stats(batch, replayed=replayed, token_count=self.token_count)
         return ready_ns
 
     @scheduler_stage("process_batch_result")

@@ -49,7 +49,6 @@ class SchedulerPPMixin:
         """Make one slot for each stage."""
         self.pp_loop_size = self.pp_group.size
         self.mbs: list[ScheduleBatch | None] = [None] * self.pp_loop_size
-        self.last_mbs: list[ScheduleBatch | None] = [None] * self.pp_loop_size
         self.running_mbs: list[list[Req]] = [[] for _ in range(self.pp_loop_size)]
         self.pp_outputs: TensorDict | None = None
         self.last_rank_comm_queue: deque[TensorDict] = deque()
@@ -88,7 +87,6 @@ class SchedulerPPMixin:
                     d2h_event.synchronize()
                     with record_function("process_batch_result"):
                         self._pp_process_batch_result(process_target)
-                    self.last_mbs[next_mb_id] = process_target
                 if not self.pp_group.is_last_rank and cur_batch is not None:
                     self._pp_send_proxy_to_next_stage(mb_id, result)
             if server_is_idle:

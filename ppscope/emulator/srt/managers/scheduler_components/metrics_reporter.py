@@ -54,6 +54,8 @@ class MetricsReporter:
         occupancy = min(max((busy - self._window_busy_ns) / seconds / 1e7, 0.0), 100.0)
         self._window_start_ns, self._window_tokens, self._window_busy_ns = now, 0, busy
         self._board.set(self._row, "gen_throughput", throughput)
+        # As in 0.5.23, the gauge is the size of the micro-batch that was logged, not the sum over the slots.
+        self._board.set(self._row, "running", batch.batch_size)
         tail = ""
         if self._device_timer:
             self._board.set(self._row, "fwd_occupancy", occupancy)
@@ -64,10 +66,10 @@ class MetricsReporter:
             f"gen throughput (token/s): {throughput:.2f}, #queue-req: 0{tail}"
         )
 
-    def publish_load(self, running_slots: list[list[Req]]) -> int:
-        """Publish running requests and their tokens; return the tokens."""
+    def publish_load(self, running_slots: list[list[Req]], mb_id: int) -> int:
+        """Publish what /v1/loads would see at the next slot, and the tokens of all slots; return the tokens."""
         tokens = sum(req.prompt_tokens + req.output_tokens for slot in running_slots for req in slot)
-        self._board.set(self._row, "running", sum(len(slot) for slot in running_slots))
+        self._board.set(self._row, "running_at_next", len(running_slots[(mb_id + 1) % len(running_slots)]))
         self._board.set(self._row, "token_count", tokens)
         return tokens
 
