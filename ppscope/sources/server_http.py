@@ -64,6 +64,9 @@ class _DeadlineSocket:
         return io.BufferedReader(_Reader(self._sock, self._deadline), CHUNK)
 
     def close(self) -> None:
+        """Called by `http.client` once it holds the head, while the body is still to be read: `end` closes."""
+
+    def end(self) -> None:
         self._sock.close()
 
     def abort(self) -> None:
@@ -154,7 +157,7 @@ class HttpClient:
             if wire is not None:
                 with self._lock:
                     self._open.discard(wire)
-                wire.close()
+                wire.end()
 
     def close(self) -> None:
         """End every request under way, from any thread; later ones fail as `closed`."""

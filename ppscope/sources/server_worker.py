@@ -43,9 +43,11 @@ class Desk:
             self.emit(SourceStatus(name, time.monotonic_ns(), state, message, remedy))
 
     def port_owner(self) -> bool | None:
-        """Whether the port was traced to this server's sockets (fact `port_owner`); None when it could not be told."""
-        said = [fact.value for fact in self.server.facts if fact.name == "port_owner"]
-        return {"yes": True, "no": False}.get(str(said[-1])) if said else None
+        """Whether the port was traced to this server's sockets (fact `port.owned`); None when it could not be told."""
+        return {"yes": True, "no": False}.get(str(self._fact("port.owned")))
+
+    def _fact(self, name: str) -> object:
+        return next((fact.value for fact in reversed(self.server.facts) if fact.name == name), None)
 
     def no_http(self) -> tuple[str, str] | None:
         """Why the server's API must not or cannot be asked: message and remedy; None when it can."""
@@ -59,8 +61,16 @@ class Desk:
             return "the server is gone", ""
         if self.server.port is None:
             return "no HTTP port is known", ""
+        if self._fact("port.same_network") is False:
+            return (
+                "the server is in another network namespace",
+                "attach inside it: nsenter --net, docker exec, kubectl exec",
+            )
         if self.port_owner() is False:
-            return f"port {self.server.port} belongs to another process", "attach inside the server's network namespace"
+            port = f"port {self.server.port}"
+            if self.server.state == "loading":
+                return f"the server does not listen on {port} yet", ""
+            return f"{port} belongs to another process", "attach inside the server's network namespace"
         return None
 
     def client(self) -> HttpClient:

@@ -65,7 +65,7 @@ def requested_settings(argv: Sequence[str], facts: Iterable[Fact] = ()) -> dict[
         found[_SHORT.get(key, key)] = True if not typed else typed[0] if len(typed) == 1 else typed
     for fact in facts:
         if fact.source == "env":
-            found[fact.name] = fact.value
+            found[fact.name.removeprefix("env.")] = fact.value
     return redact_mapping({key: _capped(value) for key, value in list(found.items())[:KEY_LIMIT]})
 
 
