@@ -12,7 +12,7 @@ from ppscope.sources.base import Emit, Source
 from ppscope.sources.stacks_intern import StackTable, clean
 from ppscope.sources.stacks_plan import BUDGET_CORES, OVERLAP_S, RankLoad, Slot, plan
 from ppscope.sources.stacks_pyspy import MISSING, Trouble, find_pyspy, started_ticks, thread_count
-from ppscope.sources.stacks_windows import Result, ThreadSpans, Window, clip, reap_all
+from ppscope.sources.stacks_windows import Result, ThreadSpans, Window, clip, reap_all, sound
 
 DEFAULT_HZ = 50.0
 FIRST_WINDOW_S = 0.7
@@ -235,6 +235,7 @@ class StackSource(Source):
             return
         period_ns = int(1e9 / window.rate_hz)
         main, others = split_main(result.threads, rank)
+        main = sound(main) if main is not None else None
         sent = [(main, rank.main_tid or rank.pid)] if main is not None else []
         others.sort(key=lambda spans: -len(spans.starts_ns))
         sent += [(spans, spans.tid) for spans in others[:MAX_OTHER_THREADS] if spans.tid is not None]

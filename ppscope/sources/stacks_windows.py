@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ppscope.sources.stacks_chrometrace import ChrometraceError, ThreadTrace, WindowTrace, base_bounds, parse_window
 from ppscope.sources.stacks_intern import Frame
 from ppscope.sources.stacks_pyspy import Trouble, explain, private_file, record_argv, spawn
+from ppscope.sources.stacks_sound import is_torn, usual_root
 
 WATCHDOG_S = 3.0
 _MAX_BYTES = 64 << 20
@@ -180,6 +181,24 @@ def clip(spans: ThreadSpans, from_ns: int) -> ThreadSpans:
         if end > from_ns and end > max(start, from_ns)
     ]
     return ThreadSpans(spans.tid, spans.name, [k[0] for k in kept], [k[1] for k in kept], [k[2] for k in kept])
+
+
+def sound(spans: ThreadSpans) -> ThreadSpans:
+    """The main thread's spans without the torn stacks: time of a misread stack is time not seen."""
+    lengths = [end - start for start, end in zip(spans.starts_ns, spans.ends_ns, strict=True)]
+    root = usual_root(spans.stacks, lengths)
+    kept = [
+        i
+        for i, stack in enumerate(spans.stacks)
+        if stack and not is_torn(stack) and (root is None or (stack[0][0], stack[0][1]) == root)
+    ]
+    return ThreadSpans(
+        spans.tid,
+        spans.name,
+        [spans.starts_ns[i] for i in kept],
+        [spans.ends_ns[i] for i in kept],
+        [spans.stacks[i] for i in kept],
+    )
 
 
 def reap_all(windows: Sequence[Window], patience_s: float, wait: Callable[[float], None] = time.sleep) -> None:
