@@ -8,6 +8,8 @@ import click
 
 from ppscope import __version__
 
+SCENARIOS = ("serial", "healthy", "eager", "imbalanced", "spinning", "throttled")
+
 _EXIT_HELP = """\b
 Exit codes: 0 nothing found · 1 findings · 2 usage, or a choice is needed ·
 3 could not attach or read · 4 the target ended too early · 130 interrupted
@@ -44,3 +46,28 @@ def attach(pid: int | None, rate_hz: float, ascii_only: bool) -> None:
     from ppscope.commands.live import prefers_ascii
 
     sys.exit(run(pid, rate_hz=rate_hz, ascii_only=ascii_only or prefers_ascii()))
+
+
+@main.command()
+@click.option(
+    "--scenario",
+    type=click.Choice(SCENARIOS),
+    default="serial",
+    show_default=True,
+    help="What is wrong with the emulated server.",
+)
+@click.option("--pp", type=click.IntRange(1, 64), default=8, show_default=True, help="Pipeline stages.")
+@click.option(
+    "--tp", type=click.IntRange(1, 8), default=1, show_default=True, help="Tensor-parallel ranks of each stage."
+)
+@click.option("--serve-only", is_flag=True, help="No view: keep the server up and print its launcher's pid.")
+@_rate
+@_ascii
+def demo(scenario: str, pp: int, tp: int, serve_only: bool, rate_hz: float, ascii_only: bool) -> None:
+    """Start an emulated pipeline server and attach to it.
+
+    The server's GPUs and load are made up and labelled so; everything the view shows of it is collected as from a real one.
+    """
+    from ppscope.commands.demo import demo as run
+
+    sys.exit(run(scenario, pp=pp, tp=tp, serve_only=serve_only, rate_hz=rate_hz, ascii_only=ascii_only))

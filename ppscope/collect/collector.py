@@ -35,14 +35,16 @@ from ppscope.records import (
     ServerGone,
     SetRate,
 )
-from ppscope.sources.base import Source
+from ppscope.sources.base import Emit, Source
 from ppscope.target.errors import AttachError
-from ppscope.target.processes import Found, find_servers, resolve
+from ppscope.target.found import Found
+from ppscope.target.processes import find_servers, resolve, still_there
 
 _TICK_S = 1.0
 _RESCAN_TICKS = 10
 _CANDIDATE_TICKS = 2
 _CLOCK_TICKS = 30
+_ENDED = ("gone", "zombie", "pid_reused")
 
 
 class Collector:
@@ -112,7 +114,7 @@ class Collector:
                     next_tick = max(next_tick + _TICK_S, time.monotonic() + _TICK_S / 2)
                     self._tick(tick)
                     children = [pid for source in self._sources for pid in source.children()]
-                    self.emit(meter.read(children, self._rate_hz))
+                    self.emit(meter.read(children, self._sampled_hz()))
                     continue
                 if isinstance(command, Quit):
                     return "quit"
@@ -120,6 +122,11 @@ class Collector:
             return "quit"
         finally:
             self._leave()
+
+    def _sampled_hz(self) -> float | None:
+        """The lowest rate at which stacks are sampled now, None before the first window."""
+        rates = [rate for source in self._sources if (rate := getattr(source, "rate_hz", None)) is not None]
+        return min(rates) if rates else None
 
     def _obey(self, command: AnyCommand) -> None:
         if isinstance(command, Attach):
@@ -139,7 +146,7 @@ class Collector:
             self.emit(Clock(now, time.time_ns()))
         if self._found is None:
             return
-        if not self._found.alive():
+        if still_there(self._found.launcher_pid, self._found.launcher_started_ticks) in _ENDED:
             if tick % _CANDIDATE_TICKS == 0:
                 self._look_for_successor(now)
             return
@@ -155,7 +162,9 @@ class Collector:
     def _look_for_successor(self, now: int) -> None:
         assert self._found is not None
         gone = self._found.launcher_pid
-        candidates = tuple((found.launcher_pid, found.name) for found in find_servers() if found.launcher_pid != gone)
+        candidates = tuple(
+            (found.launcher_pid, found.model or found.kind) for found in find_servers() if found.launcher_pid != gone
+        )
         if candidates != self._candidates:
             self._candidates = candidates
             self.emit(ServerGone(now, gone, candidates))
@@ -165,15 +174,15 @@ def _differs(old: Server, new: Server) -> bool:
     return any(getattr(old, name) != getattr(new, name) for name in Server.__struct_fields__ if name != "at_ns")
 
 
-def _sources(emit: object, rate_hz: float, observed: Observed) -> list[Source]:
+def _sources(emit: Emit, rate_hz: float, observed: Observed) -> list[Source]:
     from ppscope.sources.gpu import GpuSource
     from ppscope.sources.host import HostSource
     from ppscope.sources.server import ServerSource
-    from ppscope.sources.stacks import DumpSource, StackSource
+    from ppscope.sources.stacks import StackSource
+    from ppscope.sources.stacks_dumps import DumpSource
 
-    stacks = StackSource(emit)
-    stacks.obey(SetRate(rate_hz))
-    dumps = DumpSource(emit)
+    stacks = StackSource(emit, rate_hz=rate_hz)
+    dumps = DumpSource(emit, table=stacks.table)
     observed.rank_facts = dumps.rank_facts
     return [stacks, dumps, HostSource(emit), GpuSource(emit), ServerSource(emit)]
 
@@ -222,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         collector.attach(options.pid)
         end = End(time.monotonic_ns(), collector.run())
     except AttachError as error:
-        end = End(time.monotonic_ns(), "attach_failed", str(error), error.remedy, error.exit_code)
+        end = End(time.monotonic_ns(), "attach_failed", error.message, error.remedy, error.exit_code)
     writer.put(end)
     writer.close()
     return end.exit_code

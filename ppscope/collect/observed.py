@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from ppscope.records import AnyRecord, GpuDevice, GpuSample, RankKey, Server
-from ppscope.target.processes import Found
+from ppscope.target.found import Found
+from ppscope.target.gpu_map import map_gpus, with_gpus
 
 
 class Observed:
@@ -26,4 +28,17 @@ class Observed:
 
     def join(self, found: Found, at_ns: int) -> Server:
         """The server record with each rank's GPU, as far as it is known now."""
-        return found.to_record(at_ns)
+        pids = dict(self._pids)
+        dumps = {key: facts["gpu_id"] for key, facts in list(self.rank_facts.items()) if "gpu_id" in facts}
+        gpus = map_gpus(
+            found.ranks,
+            found.placement,
+            found.env,
+            device=found.device,
+            devices=list(self._devices.values()),
+            pids=pids,
+            foreign_pids=any(not os.path.exists(f"/proc/{pid}") for on_gpu in pids.values() for pid in on_gpu),
+            dumps=dumps,
+            rank_env=found.rank_env,
+        )
+        return with_gpus(found.to_record(at_ns), gpus)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ppscope.records import FrameDef, StackDef
-from ppscope.target.phases import PhaseTable
+from ppscope.records import FrameDef, LoopSample, StackDef
+from ppscope.target.phases import Meaning, PhaseTable
 
 Frame = tuple[str, str, int | None]
 """(function, file, line)"""
@@ -16,8 +16,8 @@ class Interned:
         self.table = table
         self._frames: dict[int, Frame] = {}
         self._stacks: dict[int, tuple[int, ...]] = {}
-        self._phases: dict[int, int] = {}
-        self._other = table.by_name["other"]
+        self._meanings: dict[int, Meaning] = {}
+        self._unknown = Meaning(table.other)
 
     def add(self, record: FrameDef | StackDef) -> None:
         """Take in a definition."""
@@ -31,11 +31,19 @@ class Interned:
         unknown: Frame = ("?", "", None)
         return [self._frames.get(frame, unknown) for frame in self._stacks.get(stack, ())]
 
-    def phase(self, stack: int) -> int:
-        """Phase index of a stack, worked out once."""
-        phase = self._phases.get(stack)
-        if phase is None:
+    def meaning(self, stack: int) -> Meaning:
+        """What a stack means, worked out once."""
+        meaning = self._meanings.get(stack)
+        if meaning is None:
             if stack not in self._stacks:
-                return self._other
-            phase = self._phases[stack] = self.table.classify(self.frames(stack))
-        return phase
+                return self._unknown
+            meaning = self._meanings[stack] = self.table.meaning(self.frames(stack))
+        return meaning
+
+    def phase(self, stack: int) -> int:
+        """Phase index of a stack."""
+        return self.meaning(stack).phase
+
+    def micro_batch(self, sample: LoopSample) -> int | None:
+        """The slot that the time of a dump belongs to; None where its phase belongs to none."""
+        return {"mb": sample.mb_id, "next": sample.next_mb_id}.get(self.meaning(sample.stack).batch)

@@ -77,7 +77,7 @@ class RankState:
             if self.newest_ns is None or sample.at_ns > self.newest_ns:
                 waiting.append(sample)
                 continue
-            micro_batch = interned.table.micro_batch(interned.phase(sample.stack), sample.mb_id, sample.next_mb_id)
+            micro_batch = interned.micro_batch(sample)
             if micro_batch is not None:
                 self.timeline.mark_micro_batch(sample.at_ns, interned.phase(sample.stack), micro_batch)
         self._pending_loops = waiting[-64:]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ppscope.collect.client import RecordStream
+from ppscope.diagnose.occupancy import occupancy
 from ppscope.records import (
     AnyCommand,
     AnyRecord,
@@ -45,6 +46,7 @@ from ppscope.target.phases import PhaseTable
 from ppscope.views import Lane, Occupancy, PhaseStyle, Screen, Span, ThreadStacks
 
 _NOTES_KEPT = 50
+_OCCUPANCY_NS = 60_000_000_000
 
 
 class Session:
@@ -213,7 +215,7 @@ class Session:
             now_ns=self.now_ns(),
             header=build_header(self, now),
             stages=stages,
-            occupancy=Occupancy(slots=server.pp_loop_size if server else None, mean=None, samples=0, provenance=None),
+            occupancy=self.occupancy(),
             findings=(),
             gpus=self.gpus.rows(now, placed),
             settings=(),
@@ -226,10 +228,22 @@ class Session:
 
     def other_share(self) -> float | None:
         """Share of the last seconds' stacks that no phase rule names, over all ranks; None while nothing was seen."""
-        other, now = self._table.by_name["other"], self.now_ns()
+        other, now = self._table.other, self.now_ns()
         times = [rank_times(state, now) for state in self.states.values()]
         seen = sum(sum(rank.values()) for rank in times)
         return sum(rank.get(other, 0) for rank in times) / seen if seen else None
+
+    def occupancy(self) -> Occupancy:
+        """Micro-batch slots in use over the last minute, by the dumps of all stages."""
+        since = self.now_ns() - _OCCUPANCY_NS
+        seen = [
+            slot
+            for state in self.states.values()
+            for sample in state.loop_samples
+            if sample.at_ns >= since and self.interned.meaning(sample.stack).needs_batch
+            if (slot := self.interned.micro_batch(sample)) is not None
+        ]
+        return occupancy(seen, self.server.pp_loop_size if self.server else None)
 
     def lanes(self, start_ns: int, end_ns: int, columns: int, ranks: Sequence[RankKey] | None = None) -> list[Lane]:
         """Gantt rows; see ppscope.feed.Feed."""

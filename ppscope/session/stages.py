@@ -14,6 +14,8 @@ from ppscope.views import PhaseStyle, RankRow, StageRow
 
 WINDOW_NS = 5_000_000_000
 """Shares in the stage rows are over the last five seconds of what was seen."""
+_FORWARD = ("replay", "eager", "graph_input", "prepare", "sample")
+"""Phases of the forward pass: on a CPU server, where it is synchronous, their time is busy time."""
 _METRIC_FRESH_NS = 30_000_000_000
 
 
@@ -61,7 +63,7 @@ class StageRows:
 
     def __init__(self, styles: Sequence[PhaseStyle], gpus: Gpus, load: LoadState) -> None:
         self._work = {index for index, style in enumerate(styles) if style.kind == "work"}
-        self._forward = {index for index, style in enumerate(styles) if style.name.startswith("forward")}
+        self._forward = {index for index, style in enumerate(styles) if style.name in _FORWARD}
         self._gpus = gpus
         self._load = load
 

@@ -1,0 +1,43 @@
+"""`demo`: an emulated server, then the same attach."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType
+
+from ppscope import emulator, exits
+from ppscope.commands.live import attach, complain, not_a_terminal, prefers_ascii
+
+
+def demo(scenario: str, *, pp: int, tp: int, serve_only: bool, rate_hz: float, ascii_only: bool) -> int:
+    """Start the emulated server, attach to it, and end it with the view; returns the exit code."""
+    reason = None if serve_only else not_a_terminal()
+    if reason:
+        complain(reason, "ppscope demo --serve-only")
+        return exits.USAGE
+    try:
+        server = emulator.start(scenario, pp, tp=tp)
+    except emulator.EmulatorError as error:
+        complain(str(error))
+        return exits.CANNOT_ATTACH
+    with server:
+        if serve_only:
+            return _serve(server.pid)
+        return attach(server.pid, rate_hz=rate_hz, ascii_only=ascii_only or prefers_ascii())
+
+
+def _serve(pid: int) -> int:
+    """Print the pid and keep the server up until somebody ends us."""
+    ended = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
+    sys.stdout.write(f"{pid}\n")
+    sys.stdout.flush()
+    ended.wait()
+    return exits.OK
