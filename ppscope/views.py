@@ -227,6 +227,24 @@ class SettingRow(Value, frozen=True):
     differs: bool
 
 
+class LaunchRow(Value, frozen=True):
+    """Kernel launches of one site, summed over a burst or trace. `kind` is `eager` or `replay`; `gpu_us` is their GPU time.
+
+    `file` and `line` are the innermost Python frame of SGLang, None where the trace has no stacks; `reason` says why they are eager.
+    """
+
+    kind: str
+    name: str
+    count: int
+    gpu_us: float | None
+    stage: int | None
+    function: str | None
+    file: str | None
+    line: int | None
+    reason: str | None
+    provenance: str
+
+
 class Screen(Value, frozen=True):
     """Everything the main screen draws at one instant."""
 
@@ -237,3 +255,4 @@ class Screen(Value, frozen=True):
     findings: tuple[Finding, ...]
     gpus: tuple[GpuPanelRow, ...] = ()
     settings: tuple[SettingRow, ...] = ()
+    launches: tuple[LaunchRow, ...] = ()
