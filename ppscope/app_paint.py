@@ -1,0 +1,261 @@
+"""From the state to lines: which widget shows what, and how the rows of the terminal are shared out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from textual.containers import Horizontal
+
+from ppscope.app_drill import STACK_SECONDS, Level, RankLevel, SourceLevel
+from ppscope.app_lanes import NOTHING
+from ppscope.app_state import State
+from ppscope.views import StackNode
+from ppscope.widgets.cells import lane_line
+from ppscope.widgets.chrome import PANELS, axis, crumbs_line, footer_line, legend_line, tabs_line
+from ppscope.widgets.gantt import Gantt
+from ppscope.widgets.header import gone_line, load_line, strip_lines, title_line
+from ppscope.widgets.lines import LineView
+from ppscope.widgets.listing import Listing, Pane
+from ppscope.widgets.look import Look
+from ppscope.widgets.panel_findings import findings_listing
+from ppscope.widgets.panel_gpus import gpus_listing
+from ppscope.widgets.panel_launches import launches_listing
+from ppscope.widgets.panel_server import server_listing
+from ppscope.widgets.panel_stacks import StackKey, stacks_listing
+from ppscope.widgets.rows import head_line, label_line, labels_width, rank_name
+from ppscope.widgets.text import Line, Span, elapsed
+
+if TYPE_CHECKING:
+    from ppscope.app import PpscopeApp
+
+
+class Painter:
+    """Fills the widgets of the app from its state."""
+
+    def __init__(self, state: State, able: Collection[str]) -> None:
+        self.state = state
+        self.able = able
+        self.reset_pane = False
+
+    # Sharing out the rows.
+
+    def paint(self, app: PpscopeApp, *, figures: bool, message: Span | None) -> None:
+        """Draw what changed; without `figures` only axis and lanes."""
+        state = self.state
+        width, height = app.size
+        strip = self._strip(width, height)
+        moved = self._lay_out(app, width, height, len(strip))
+        if figures or moved:
+            header, title = state.screen.header, self._state_span()
+            app.query_one("#header", LineView).show(
+                [title_line(header, title, width), load_line(header, state.screen.occupancy, width)]
+            )
+            app.query_one("#strip", LineView).show(strip)
+            app.query_one("#labels", LineView).show(self._labels(width))
+            provenance = set(state.lanes.provenance.values())
+            legend = legend_line(app.look, state.seen, provenance, header.other_share, width)
+            app.query_one("#legend", LineView).show([legend])
+        self._paint_lanes(app)
+        if figures or moved or self.reset_pane:
+            self._paint_pane(app, width)
+        note = self._footer_note(message)
+        app.query_one("#footer", LineView).show([footer_line(self.able, note, width)])
+
+    def _lay_out(self, app: PpscopeApp, width: int, height: int, strip: int) -> bool:
+        state = self.state
+        least = 7 if height < 30 else 12 if height < 45 else 16
+        room = height - 2 - strip - 4 - least
+        rows = max(3, min(len(state.rows), room))
+        lanes = app.query_one("#lanes", Horizontal)
+        moved = False
+        for widget, value in ((app.query_one("#strip"), strip), (lanes, rows + 1)):
+            if widget.styles.height is None or widget.styles.height.value != value:
+                widget.styles.height = value
+                moved = True
+        app.query_one("#strip").display = strip > 0
+        for widget in (lanes, app.query_one("#legend")):
+            if widget.display == state.enlarged:
+                widget.display = not state.enlarged
+                moved = True
+        labels = app.query_one("#labels", LineView)
+        cells = labels_width(width)
+        if labels.styles.width is None or labels.styles.width.value != cells:
+            labels.styles.width = cells
+            moved = True
+        columns = app.query_one(Gantt).fit(width - cells)
+        if columns != state.window.columns or rows != state.visible:
+            state.window.resize(columns, state.extent)
+            state.show_rows(rows)
+            state.fetch()
+            moved = True
+        state.window.resize(columns, state.extent)
+        if moved:
+            # Panes know their height only after the new layout.
+            app.call_after_refresh(self._paint_pane, app, width)
+        return moved
+
+    # Top.
+
+    def _strip(self, width: int, height: int) -> list[Line]:
+        state = self.state
+        ended = state.feed.ended()
+        gone = state.screen.header.state == "gone" or ended is not None
+        banner = gone_line(state.screen.header, ended, width) if gone else None
+        rows = 3 if height < 40 else 5
+        return strip_lines(state.screen.header, state.screen.findings, banner, state.now_ns, width, rows)
+
+    def _state_span(self) -> Span:
+        state = self.state
+        header = state.screen.header
+        if header.state == "gone" or state.feed.ended() is not None:
+            return "■ gone", "bad bold"
+        if state.frozen:
+            ago = max(0, state.feed.now_ns() - state.now_ns)
+            return f"❚❚ frozen {elapsed(ago)}", "warn bold"
+        if not state.window.live:
+            back = max(0, state.now_ns - state.window.end_ns)
+            return f"◂ {elapsed(back)} back", "warn bold"
+        if not state.feed.live:
+            return "▶ recording", "accent bold"
+        if header.state in {"loading", "idle"}:
+            return f"● {header.state}", "accent bold"
+        return "● live", "good bold"
+
+    # Lanes.
+
+    def _labels(self, width: int) -> list[Line]:
+        state = self.state
+        several_dp = len({stage.dp for stage in state.screen.stages}) > 1
+        lines = [head_line(width)]
+        for place, row in enumerate(state.shown_rows()):
+            index = state.top + place
+            provenance = state.lanes.provenance.get((row.rank.key, row.lane)) if row.lane else None
+            cursor = index == state.cursor
+            line = label_line(row, width, cursor=cursor, several_dp=several_dp, provenance=provenance)
+            above = place == 0 and state.top > 0
+            below = place == state.visible - 1 and index < len(state.rows) - 1
+            if (above or below) and not cursor:
+                line = (("↑ " if above else "↓ ", "accent"), *line[1:])
+            lines.append(line)
+        return lines
+
+    def _paint_lanes(self, app: PpscopeApp) -> None:
+        state = self.state
+        window = state.window
+        chosen = state.chosen_ns()
+        column = None if chosen is None else (chosen - window.start_ns) // window.column_ns
+        now = window.now_column(state.now_ns) if state.feed.live else None
+        top = axis(window.start_ns, window.column_ns, window.columns, state.origin_ns, now, column)
+        lanes: list[list[Span]] = []
+        for row in state.shown_rows():
+            cells = state.lanes.cells.get((row.rank.key, row.lane)) if row.lane else None
+            work = next((index for index, _ in row.rank.phases if _is_work(app.look, index)), None)
+            lanes.append(lane_line(cells or [NOTHING] * window.columns, window.column_ns, app.look, work))
+        app.query_one(Gantt).draw(top, lanes)
+
+    # Lower area.
+
+    def _paint_pane(self, app: PpscopeApp, width: int) -> None:
+        state = self.state
+        pane = app.query_one("#pane", Pane)
+        listing = self._listing(width)
+        reset, self.reset_pane = self.reset_pane, False
+        pane.show_listing(listing, focused=state.in_panel, reset=reset)
+        if state.levels:
+            crumbs = [PANELS[state.panel - 1]] if not isinstance(state.levels[0], RankLevel) else []
+            crumbs += [level.crumb(state.feed) for level in state.levels]
+            tabs = crumbs_line(crumbs, pane.place, width)
+        else:
+            tabs = tabs_line(state.panel, state.in_panel, pane.place, width)
+        app.query_one("#tabs", LineView).show([tabs])
+
+    def _listing(self, width: int) -> Listing:
+        state = self.state
+        screen = state.screen
+        if state.levels:
+            return state.levels[-1].listing(state.where(width))
+        if state.panel == 1:
+            return findings_listing(screen.findings, screen.header.state, width)
+        if state.panel == 2:
+            return launches_listing(screen.launches, "burst" in self.able, width)
+        if state.panel == 3:
+            rank = state.rank
+            threads = [] if rank is None else state.feed.stacks(rank, STACK_SECONDS)
+            return stacks_listing(threads, "–" if rank is None else rank_name(rank), state.closed, state.filter, width)
+        if state.panel == 4:
+            return gpus_listing(screen.gpus, width)
+        return server_listing(screen.settings, screen.header.load, state.history, state.filter, width)
+
+    def is_leaf(self, key: object) -> bool:
+        """Whether a stack node calls nothing else that is shown."""
+        node = self._node(key)
+        return node is not None and not node.children
+
+    def _node(self, key: object) -> StackNode | None:
+        if not isinstance(key, StackKey) or not key.path or self.state.rank is None:
+            return None
+        for thread in self.state.feed.stacks(self.state.rank, STACK_SECONDS):
+            if thread.tid == key.tid:
+                return _find(thread.root, key.path)
+        return None
+
+    def below(self, key: object, leaf: bool) -> Level | None:
+        """The level under an item of a panel: a stack's leaf has a source line."""
+        if isinstance(key, StackKey) and leaf and self.state.rank is not None:
+            return SourceLevel(self.state.rank, key.frame)
+        return None
+
+    def copy_text(self, pane: Pane) -> str:
+        """What `y` copies: the chosen item, or without one the whole list."""
+        item = pane.item
+        if item is not None and item.copy:
+            return item.copy
+        return pane.listing.text
+
+    def _footer_note(self, message: Span | None) -> Span | None:
+        if message is None and self.state.filter:
+            return f"filter: {self.state.filter}   / change   Esc clear", "warn"
+        return message
+
+    # Mouse.
+
+    def pressed(self, app: PpscopeApp, event: LineView.Pressed) -> None:
+        """Choose the row, item or tab that was pressed."""
+        state, view = self.state, event.view
+        if view.id == "labels" and event.y > 0:
+            state.in_panel = False
+            state.choose(state.top + event.y - 1)
+        elif isinstance(view, Pane):
+            index = view.item_at(event.y)
+            state.in_panel = True
+            if index is not None:
+                view.move(index - view.chosen)
+        elif view.id == "tabs" and not state.levels:
+            at = 1
+            for number, name in enumerate(PANELS, start=1):
+                if at <= event.x < at + len(name) + 5:
+                    app.action_panel(number)
+                    return
+                at += len(name) + 5
+        elif view.id == "strip":
+            app.action_findings()
+            return
+        app.paint()
+
+
+def _is_work(look: Look, index: int) -> bool:
+    phase = look.phase(index)
+    return phase is not None and phase.kind == "work"
+
+
+def _find(root: StackNode, path: tuple[tuple[str, str, int | None], ...]) -> StackNode | None:
+    """The node at the end of a path that starts anywhere in the unbranched top of the tree."""
+    node: StackNode | None = root
+    while node is not None and (node.function, node.file, node.line) != path[0]:
+        node = node.children[0] if node.children else None
+    for step in path[1:]:
+        if node is None:
+            return None
+        node = next((child for child in node.children if (child.function, child.file, child.line) == step), None)
+    return node

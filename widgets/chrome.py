@@ -1,0 +1,108 @@
+"""The thin lines around the content: time axis, legend, tabs, footer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ppscope.keys import FOOTER_GLYPHS, KEYS
+from ppscope.widgets.look import Look
+from ppscope.widgets.rows import PROVENANCE_MARK
+from ppscope.widgets.text import Line, Span, clean, crop, elapsed, percent, spread, width_of
+
+PANELS = ("findings", "launches", "stacks", "gpus", "server")
+
+TICKS_NS = (*(step * 10**power for power in range(6, 11) for step in (1, 2, 5)), 60 * 10**9, 120 * 10**9)
+
+
+def axis(
+    start_ns: int, column_ns: int, columns: int, origin_ns: int, now_column: int | None, chosen: int | None
+) -> list[Span]:
+    """The time axis, a span a column: ticks in time since the attach, `▾` at now, `▲` at the chosen span."""
+    chars = [" "] * columns
+    step = next((tick for tick in sorted(TICKS_NS) if tick >= 12 * column_ns), TICKS_NS[-1])
+    digits = 0 if step % 1_000_000_000 == 0 else 1 if step % 100_000_000 == 0 else 2 if step % 10_000_000 == 0 else 3
+    tick = ((start_ns - origin_ns) // step) * step
+    while (column := (tick + origin_ns - start_ns) // column_ns) < columns:
+        if column >= 0 and tick >= 0:
+            text = f"┊{elapsed(tick, digits)}"
+            if column + len(text) <= columns:
+                chars[column : column + len(text)] = list(text)
+        tick += step
+    roles = ["faint" if char == "┊" else "dim" for char in chars]
+    for column_at, char, role in ((now_column, "▾", "accent bold"), (chosen, "▲", "warn bold")):
+        if column_at is not None and 0 <= column_at < columns:
+            chars[column_at], roles[column_at] = char, role
+    return list(zip(chars, roles, strict=True))
+
+
+def legend_line(
+    look: Look, seen: Collection[int], provenance: Collection[str], other: float | None, width: int
+) -> Line:
+    """Glyph and name of the phases seen so far, then what the provenance marks mean and the share no rule names."""
+    tail: list[Span] = []
+    for name in ("exact", "sampled", "inferred"):
+        if name in provenance:
+            tail += [(f" {PROVENANCE_MARK[name]} ", "dim"), (name, "dim")]
+    if other is not None:
+        tail += [("  unnamed ", "dim"), (percent(other), "warn" if other > 0.1 else "dim")]
+    tail.append((" ", ""))
+    order = sorted(seen, key=lambda index: (look.phases[index].kind != "work", index))
+    spans: list[Span] = [(" ", "")]
+    room = width - width_of(tail) - 2
+    for place, index in enumerate(order):
+        phase = look.phases[index]
+        glyph = phase.ascii if look.ascii else phase.glyph
+        if phase.kind == "work" and not look.ascii and look.colours != "none":
+            glyph = "▆"
+        item: list[Span] = [(glyph[:1], f"p{index}"), (f" {clean(phase.label)}", "dim"), ("  ", "")]
+        more = f"+{len(order) - place} in ?"
+        if width_of(spans) + width_of(item) > room - (0 if place == len(order) - 1 else len(more)):
+            spans.append((more, "faint"))
+            break
+        spans += item
+    return spread(tuple(spans), tuple(tail), width)
+
+
+def tabs_line(panel: int, focused: bool, note: str, width: int) -> Line:
+    """The five panels, the open one underlined by colour; at the right a note such as the place in a list."""
+    spans: list[Span] = [(" ", "")]
+    for number, name in enumerate(PANELS, start=1):
+        if number == panel:
+            spans += [("▸" if focused else " ", "accent"), (f"{number} {name}", "tab")]
+        else:
+            spans += [(" ", ""), (f"{number} ", "faint"), (name, "dim")]
+        spans.append(("  ", ""))
+    return spread(tuple(spans), ((clean(note), "dim"), (" ", "")), width)
+
+
+def crumbs_line(crumbs: Sequence[str], note: str, width: int) -> Line:
+    """The way down to what is shown, in place of the tabs."""
+    spans: list[Span] = [("  ", "")]
+    for place, crumb in enumerate(crumbs):
+        last = place == len(crumbs) - 1
+        spans.append((clean(crumb), "tab" if last else "dim"))
+        if not last:
+            spans.append((" › ", "faint"))
+    return spread(crop(tuple(spans), width - len(note) - 3), ((clean(note), "dim"), (" ", "")), width)
+
+
+def footer_line(able: Collection[str], message: Span | None, width: int) -> Line:
+    """The keys that matter most, as many as fit; a message takes their place for a while."""
+    if message:
+        return crop(((" ", ""), message), width)
+    spans: list[Span] = [(" ", "")]
+    keys = [key for key in KEYS if key.footer and (not key.needs or key.needs in able)]
+    order = {"quit": 0, "help": 1}
+    ranked = sorted(keys, key=lambda key: order.get(key.action, 2))
+    room = width - 1
+    kept: set[str] = set()
+    for key in ranked:
+        size = len(FOOTER_GLYPHS.get(key.action, key.show.split()[0])) + 1 + len(key.footer) + 2
+        if size <= room:
+            kept.add(key.action)
+            room -= size
+    for key in keys:
+        if key.action in kept:
+            shown = FOOTER_GLYPHS.get(key.action, key.show.split()[0])
+            spans += [(shown, "key"), (f" {key.footer}", "dim"), ("  ", "")]
+    return tuple(spans)

@@ -1,0 +1,61 @@
+"""The lanes: narrow tiles side by side, so that new columns cost a few hundred bytes instead of a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+
+from ppscope.widgets.cells import TILE, tiles
+from ppscope.widgets.lines import LineView
+from ppscope.widgets.look import Look
+from ppscope.widgets.text import Span
+
+MOST_TILES = 48
+
+
+class Tile(LineView):
+    """Eight columns of every lane; its first row is the time axis."""
+
+    DEFAULT_CSS = f"Tile {{ width: {TILE}; height: 100%; }}"
+
+
+class Gantt(Horizontal):
+    """Time axis and lanes."""
+
+    DEFAULT_CSS = "Gantt { width: 1fr; height: 100%; }"
+
+    def __init__(self, look: Look, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.look = look
+        self._tiles = [Tile(look) for _ in range(MOST_TILES)]
+        self._shown = 0
+
+    def compose(self) -> ComposeResult:
+        """All tiles; those that have no room are not displayed."""
+        for tile in self._tiles:
+            tile.display = False
+            yield tile
+
+    def fit(self, width: int) -> int:
+        """Show as many tiles as fit into `width` cells; returns the columns they have."""
+        count = max(1, min(MOST_TILES, width // TILE))
+        if count != self._shown:
+            for index, tile in enumerate(self._tiles):
+                if tile.display != (index < count):
+                    tile.display = index < count
+            self._shown = count
+        return count * TILE
+
+    def restyle(self, look: Look) -> None:
+        """Draw the same columns in another look."""
+        self.look = look
+        for tile in self._tiles:
+            tile.restyle(look)
+
+    def draw(self, axis: Sequence[Span], lanes: Sequence[Sequence[Span]]) -> None:
+        """Draw the axis and the lanes, a span a column; only what changed reaches the terminal."""
+        rows = [tiles(row, self._shown) for row in (axis, *lanes)]
+        for index in range(self._shown):
+            self._tiles[index].show([row[index] for row in rows])

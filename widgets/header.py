@@ -1,0 +1,114 @@
+"""The top of the screen: what is watched, its load, and the strip of findings and source notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ppscope.views import Finding, GraphState, Header, Occupancy, SourceNote
+from ppscope.widgets.text import UNKNOWN, Line, Span, clean, crop, joined, number, percent, spread, width_of
+
+SEVERITY = {"high": ("✖", "bad"), "medium": ("▲", "warn"), "info": ("●", "accent")}
+
+
+def title_line(header: Header, state: Span, width: int) -> Line:
+    """First line: model, version, layout, host and pid; at the right rate, cost and state. Less important parts give way."""
+    model = clean(header.model or "model " + UNKNOWN)
+    if len(model) > max(20, width // 3):
+        model = "…" + model[-max(20, width // 3) + 1 :]
+    parts: list[tuple[int, Span]] = [
+        (0, (model, "bold")),
+        (3, (f"sglang {clean(header.version)}" if header.version else f"sglang {UNKNOWN}", "")),
+        (1, (header.layout, "")),
+        (2, (f"{clean(header.host)} pid {header.launcher_pid}", "dim")),
+    ]
+    if header.emulated:
+        parts.append((1, ("emulated GPUs", "warn")))
+    right_parts: list[tuple[int, Span]] = [
+        (5, (number(header.stack_rate_hz, "Hz"), "dim")),
+        (4, (f"cost {number(header.cost_cores, 'core', 2)}", "dim")),
+    ]
+    for level in range(6, -1, -1):
+        start = ((" ppscope  ", "accent bold"), *joined([span for rank, span in parts if rank < level]))
+        end = (*joined([*(span for rank, span in right_parts if rank < level), state]), (" ", ""))
+        if width_of(start) + width_of(end) < width or level == 0:
+            return spread(start, end, width)
+    return ()
+
+
+def load_line(header: Header, occupancy: Occupancy, width: int) -> Line:
+    """Second line: throughput, requests, decode share and occupied slots; at the right the state of the graphs."""
+    load = header.load
+    start: list[Line | Span | None] = [
+        ((number(load.tokens_per_s, digits=1), "bold"), (" tok/s", "dim")),
+        ((number(load.running), "bold"), (" running", "dim")),
+        ((number(load.queued), "bold" if not load.queued else "warn bold"), (" queued", "dim")),
+        (("decode ", "dim"), (percent(load.decode_share), "bold")),
+    ]
+    if occupancy.slots is not None:
+        mean = number(occupancy.mean, digits=1)
+        start.append((("slots ", "dim"), (f"{mean}/{occupancy.slots}", "bold")))
+    graphs: list[Line | Span | None] = [_graph("decode", header.decode_graph)]
+    if any((header.prefill_graph.requested, header.prefill_graph.resolved, header.prefill_graph.observed)):
+        graphs.append(_graph("prefill", header.prefill_graph))
+    end = (("graphs ", "dim"), *joined(graphs), (" ", ""))
+    line = ((" ", ""), *joined(start))
+    if width_of(line) + width_of(end) >= width:
+        end = (("graphs ", "dim"), *joined(graphs[:1]), (" ", ""))
+    return spread(line, end, width)
+
+
+def _graph(phase: str, state: GraphState) -> Line:
+    value = state.observed or state.resolved or state.requested
+    role = {"on": "good", "off": "bad", "mixed": "warn"}.get(value or "", "dim")
+    return ((f"{phase} ", "dim"), (value or UNKNOWN, f"{role} bold"))
+
+
+def finding_line(finding: Finding, width: int, hint: bool = False) -> Line:
+    """One finding in one row: severity by glyph and colour, id, summary."""
+    glyph, role = SEVERITY.get(finding.severity, ("●", "dim"))
+    start = ((f" {glyph} ", role), (clean(finding.id), f"{role} bold"), ("  ", ""), (clean(finding.summary), ""))
+    if not hint:
+        return crop(start, width)
+    return spread(crop(start, width - 6), (("[f]", "key"), (" ", "")), width)
+
+
+def note_line(note: SourceNote, now_ns: int, width: int) -> Line:
+    """One source that is not well: for how long, why, and what would help."""
+    seconds = max(0, now_ns - note.since_ns) // 1_000_000_000
+    since = f" {seconds} s" if note.state == "stalled" else ""
+    spans: list[Span] = [(" ▲ ", "warn"), (f"{clean(note.name)} {clean(note.state)}{since}", "warn"), ("  ", "")]
+    spans.append((clean(note.message), "dim"))
+    if note.remedy:
+        spans += [("  → ", "faint"), (clean(note.remedy), "")]
+    return crop(tuple(spans), width)
+
+
+def gone_line(header: Header, reason: str | None, width: int) -> Line:
+    """The banner of a server that is gone, with what can be attached to instead."""
+    text = clean(reason) if reason else f"the server is gone (pid {header.launcher_pid})"
+    if not header.candidates:
+        return crop(((" ■ ", "bad"), (text, "bad bold"), ("  no other server was found", "dim")), width)
+    pid, name = header.candidates[0]
+    more = f" and {len(header.candidates) - 1} more" if len(header.candidates) > 1 else ""
+    return crop(
+        ((" ■ ", "bad"), (text, "bad bold"), ("   ", ""), ("a", "key"), (f" attach to {pid} {clean(name)}{more}", "")),
+        width,
+    )
+
+
+def strip_lines(
+    header: Header, findings: Sequence[Finding], gone: Line | None, now_ns: int, width: int, rows: int
+) -> list[Line]:
+    """At most `rows` lines, most urgent first: banner, findings above info, notes, the rest."""
+    lines: list[Line] = [gone] if gone else []
+    urgent = [finding for finding in findings if finding.severity in {"high", "medium"}]
+    rest = [finding for finding in findings if finding.severity not in {"high", "medium"}]
+    room = max(0, rows - len(lines) - bool(header.notes))
+    lines += [finding_line(finding, width, hint=True) for finding in urgent[:room]]
+    lines += [note_line(note, now_ns, width) for note in header.notes]
+    lines += [finding_line(finding, width, hint=True) for finding in [*urgent[room:], *rest]]
+    hidden = len(lines) - rows
+    if hidden > 0:
+        lines = lines[:rows]
+        lines[-1] = spread(crop(lines[-1], width - 12), ((f"+{hidden} more ", "dim"),), width)
+    return lines
