@@ -25,7 +25,9 @@ from ppscope.sources.rules_scope import FileFacts
 from ppscope.sources.rules_walk import Event, Walker
 from ppscope.sources.rules_writes import OFF_FIELDS, Write, phase_of_field, restored_fields, writes_of
 
-_CANDIDATE = re.compile(r"cuda_?graph|DISABLED|disabled|graphs?\b", re.I)
+_CANDIDATE = re.compile(
+    r"(disable|enable)_\w*cuda_graph|DISABLED|['\"]disabled['\"]|with_phase|cuda_graph_backend_|cuda_graph_config\b"
+)
 _WINDOW_BEFORE, _WINDOW_AFTER, _WINDOW_MAX = 12, 4, 60
 
 
@@ -65,7 +67,7 @@ def assemble(
 def _sites(function: Function, facts: FileFacts) -> list[_Site]:
     node = function.node
     body = facts.lines[node.lineno - 1 : node.end_lineno]
-    if not any(_CANDIDATE.search(line) for line in body):
+    if "graph" not in node.name and not any(_CANDIDATE.search(line) for line in body):
         return []
     found: list[_Site] = []
 
@@ -73,7 +75,7 @@ def _sites(function: Function, facts: FileFacts) -> list[_Site]:
         found.extend(_Site(write, event, function) for write in writes_of(event, node))
 
     Walker(visit).block(node.body, (), scope_for(function, facts))
-    restored = restored_fields(node)
+    restored = restored_fields(node) if found else frozenset()
     written = {id(site.event.blocks[-1][0]) for site in found if site.write.kind != "capture"}
     return [
         site

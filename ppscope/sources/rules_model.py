@@ -186,9 +186,10 @@ class RuleBook(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything the reader learned from one installed SGLang.
 
     `settings` are the names of all settings, `defaults` those of their defaults that are literals; `resolved_late` names
-    settings whose default (None, "auto") is replaced at start-up, so that the default decides nothing; `backends` maps a phase to the backend it uses when nobody asks;
-    `dialect` is flags (`disable_cuda_graph`, to 0.5.11) or config (`cuda_graph_config`, from 0.5.15). `unreadable` pairs a
-    file with the reason it could not be parsed. `version` is None when no metadata lies beside the package.
+    settings whose default (None, "auto") is replaced at start-up, so that the default decides nothing; `backends` maps a
+    phase to the backend it uses when nobody asks; `dialect` is flags (`disable_cuda_graph`, to 0.5.11) or config
+    (`cuda_graph_config`, from 0.5.15). `unreadable` pairs a file with the reason it could not be parsed. `version` is None
+    when no metadata lies beside the package.
     """
 
     version: str | None

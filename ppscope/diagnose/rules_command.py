@@ -1,0 +1,96 @@
+"""`ppscope rules`: which rules of an installed SGLang turn CUDA graphs off for given settings, as text or JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ppscope.diagnose.graph_rules import answers, judge
+from ppscope.diagnose.graph_world import World
+from ppscope.diagnose.rules_text import report
+from ppscope.sources.rules import NotSglang, read_rules
+from ppscope.sources.rules_model import RuleBook
+
+_WORDS: dict[str, object] = {"true": True, "false": False, "none": None, "null": None}
+
+
+def run(
+    source: str,
+    settings: dict[str, str],
+    resolved: Mapping[str, object] | None,
+    device: str | None,
+    as_json: bool,
+) -> int:
+    """Print the rules of the sglang package at `source`; `settings` are what-if values over `resolved` (/server_info).
+
+    `device` is the observed platform (cuda, hip, cpu, …), None when nothing was observed. Returns 0 when no rule fires, 1
+    when one does, 3 when the folder is no sglang package or cannot be parsed.
+    """
+    try:
+        book = read_rules(Path(source).expanduser())
+    except NotSglang as error:
+        print(f"ppscope: {error}", file=sys.stderr)
+        return 3
+    asked = {setting_name(key): setting_value(text) for key, text in settings.items()}
+    _warn_unknown(book, asked)
+    world = World(book, asked, None, resolved, device)
+    decode, prefill = answers(world)
+    if as_json:
+        print(json.dumps(as_object(world), indent=1))
+    else:
+        print("\n".join(report(world, decode, prefill)))
+    for file, reason in book.unreadable:
+        print(f"ppscope: {file}: cannot parse: {reason}; rules in it are missing here", file=sys.stderr)
+    return 1 if decode.fired or prefill.fired else 0
+
+
+def as_object(world: World) -> dict[str, object]:
+    """The JSON of `ppscope rules`, schema ppscope.rules/1."""
+    book = world.book
+    return {
+        "schema": "ppscope.rules/1",
+        "sglang": {"version": book.version, "path": book.path},
+        "rules": [
+            {
+                "phase": item.rule.phase,
+                "file": item.rule.file,
+                "line": item.rule.line,
+                "function": item.rule.function,
+                "condition": item.rule.condition,
+                "message": item.rule.message,
+                "verdict": item.verdict,
+                "undecided": list(item.undecided),
+            }
+            for item in judge(world)
+        ],
+    }
+
+
+def setting_name(key: str) -> str:
+    """A setting's name from what the user typed: `--disable-cuda-graph` is `disable_cuda_graph`."""
+    return key.strip().lstrip("-").replace("-", "_")
+
+
+def setting_value(text: str) -> object:
+    """A value as typed: true, false, none, a number, JSON or a Python literal; anything else is a string."""
+    word = text.strip()
+    if word.lower() in _WORDS:
+        return _WORDS[word.lower()]
+    try:
+        return json.loads(word, parse_constant=str)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+def _warn_unknown(book: RuleBook, asked: Mapping[str, object]) -> None:
+    text = " ".join(rule.condition for rule in book.rules)
+    for name in asked:
+        if name.split(".", 1)[0] not in book.settings and name not in text:
+            print(f"ppscope: this sglang has no setting {name}; it decides nothing here", file=sys.stderr)
