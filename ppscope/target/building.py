@@ -6,7 +6,7 @@ import msgspec
 
 from ppscope.records import Fact, Rank, RankKey
 from ppscope.target.arguments import LaunchArguments, arguments_of
-from ppscope.target.commands import is_resource_tracker, parse_python
+from ppscope.target.commands import parse_python
 from ppscope.target.environment import kept_environment, rank_environment
 from ppscope.target.errors import printable
 from ppscope.target.found import Found
@@ -38,17 +38,14 @@ def build(tree: Tree, launcher: int, kind: str) -> Found | None:
     if kind != "engine" and placement.nnodes > 1 and placement.node_rank > 0:
         kind = "node"
     rank_env = {rank.key: rank_environment(proc.environ(rank.pid) or {}) for rank in ranks}
-    device = _device(tree, arguments, ranks, facts)
+    emulated = "PPSCOPE_EMULATED_GPUS" in (environ or {})
+    device = _device(tree, arguments, ranks, facts, emulated=emulated)
     gpus = map_gpus(ranks, placement, environ or {}, device=device, rank_env=rank_env)
     ranks = tuple(msgspec.structs.replace(rank, gpu=gpus.get(rank.key)) for rank in ranks)
     workers = [pid for pid in members if tree.titles[pid].kind == "tokenizer_worker"]
     located = locate_port(proc, [launcher, *workers], arguments.host, arguments.port, default=kind != "engine")
     facts += _port_facts(located)
-    loading = [
-        pid
-        for pid in tree.children.get(launcher, ())
-        if tree.is_helper(pid) and not is_resource_tracker(tree.argv[pid])
-    ]
+    loading = tree.untitled_children(launcher)
     state = _state(kind, ranks, placement, located.check, len(loading))
     if loading:
         facts.append(Fact("untitled_children", len(loading), "cmdline"))
@@ -88,7 +85,7 @@ def build(tree: Tree, launcher: int, kind: str) -> Found | None:
         env=kept,
         rank_env=rank_env,
         others=others,
-        emulated="PPSCOPE_EMULATED_GPUS" in (environ or {}),
+        emulated=emulated,
         facts=tuple(facts),
         gpus_file=(environ or {}).get("PPSCOPE_EMULATED_GPUS"),
     )
@@ -163,11 +160,17 @@ def _dp_inside_tp(ranks: tuple[Rank, ...]) -> bool:
     return several and len({(rank.key.pp, rank.key.tp) for rank in ranks}) == len(ranks)
 
 
-def _device(tree: Tree, arguments: LaunchArguments, ranks: tuple[Rank, ...], facts: list[Fact]) -> str | None:
+def _device(
+    tree: Tree, arguments: LaunchArguments, ranks: tuple[Rank, ...], facts: list[Fact], *, emulated: bool
+) -> str | None:
+    """What the server computes on; emulated GPUs stand for CUDA ones. None until a scheduler has loaded its driver library."""
     if arguments.device is not None:
         device = arguments.device.split(":")[0]
         facts.append(Fact("device", device, "cmdline"))
         return device
+    if emulated:
+        facts.append(Fact("device", "cuda", "env"))
+        return "cuda"
     for rank in ranks[:1]:
         names = [name.rsplit("/", 1)[-1] for name in tree.proc.mapped_files(rank.pid) or ()]
         for library, device in _LIBRARIES:

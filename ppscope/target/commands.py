@@ -15,8 +15,6 @@ _LAUNCH_MODULES = frozenset(
         "sglang.launch_server",
         "sglang.srt.entrypoints.http_server",
         "sglang.srt.entrypoints.grpc_server",
-        "ppscope.emulator",
-        "ppscope.emulator.launch_server",
     }
 )
 _SERVE_MODULES = frozenset({"sglang", "sglang.cli.main", "sglang.cli.serve"})

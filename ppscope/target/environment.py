@@ -31,5 +31,5 @@ def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def rank_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a scheduler's own environment says about its GPU; setproctitle wipes it, so it shows only before the title is set."""
+    """What a scheduler's own environment says about its GPU; setproctitle overwrites its front, so parts may be missing."""
     return {name: environ[name] for name in _RANK_ENV if name in environ}

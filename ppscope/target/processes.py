@@ -99,5 +99,4 @@ def _nothing(tree: Tree, pid: int) -> AttachError:
         return errors.ray_actor(pid, what)
     if not tree.is_python(pid):
         return errors.not_python(pid, what)
-    helpers = [below for below in tree.children.get(pid, ()) if tree.is_helper(below)]
-    return errors.not_sglang(pid, what, len(helpers))
+    return errors.not_sglang(pid, what, len(tree.untitled_children(pid)))

@@ -6,7 +6,7 @@ Recordings and snapshots are posted in public, so this errs towards removing too
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 MARKER = "«redacted»"
 
@@ -41,12 +41,14 @@ _SHAPES = re.compile(
     r"|\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?",
     re.DOTALL,
 )
-_USERINFO = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s?#\"'<>]*@")
+_USERINFO = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^/\s?#\"'<>]*@")
 _SCHEME_WORD = re.compile(r"(\b(?:bearer|basic)\s+)(?![\"'])[^\s\"',;]+", re.IGNORECASE)
 _HEADER = re.compile(r"((?:proxy-)?authorization\s*:\s*)[^\"'\r\n]+", re.IGNORECASE)
-_ANY_VALUE = r"\\*\"(?:[^\"\\]|\\[^\"])*\\*\"?|\\*'(?:[^'\\]|\\[^'])*\\*'?|[^\s,;&|)}\]]+"
-_FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w.-]*)(\s*=\s*|\s+)(\\*\"[^\"]*\"?|\\*'[^']*'?|\S+)")
-_PAIR = re.compile(rf"(#?[A-Za-z_][\w.-]*)((?:\\*[\"'])?\s*[:=]\s*)({_ANY_VALUE})")
+_FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w.-]*)(\s*=\s*|\s+)")
+_FLAG_VALUE = re.compile(r"\\*\"[^\"]*\"?|\\*'[^']*'?|\S+")
+_PAIR = re.compile(r"(?<![\w.-])(#?[\w.-]+)((?:\\*[\"'])?\s*[:=]\s*)")
+_PAIR_VALUE = re.compile(r"\\*\"(?:[^\"\\]|\\[^\"])*\\*\"?|\\*'(?:[^'\\]|\\[^'])*\\*'?|[^\s,;&|)}\]]+")
+_NOTHING = frozenset({"None", "null", "True", "False", "true", "false", "", MARKER})
 
 
 def normal_name(name: str) -> str:
@@ -113,24 +115,31 @@ def redact_text(text: str) -> str:
     text = _USERINFO.sub(rf"\1{MARKER}@", text)
     text = _HEADER.sub(rf"\1{MARKER}", text)
     text = _SCHEME_WORD.sub(rf"\1{MARKER}", text)
-    text = _FLAG.sub(_redact_flag, text)
-    return _PAIR.sub(_redact_pair, text)
+    text = _redact_named(text, _FLAG, _FLAG_VALUE, is_sensitive_flag)
+    return _redact_named(text, _PAIR, _PAIR_VALUE, is_sensitive)
 
 
-def _redact_flag(match: re.Match[str]) -> str:
-    flag, between, value = match.groups()
-    return f"{flag}{between}{MARKER}" if is_sensitive_flag(flag, value) else match[0]
-
-
-def _redact_pair(match: re.Match[str]) -> str:
-    name, between, value = match.groups()
-    if not is_sensitive(name, value.strip("\\\"'")):
-        # what looked like a value may itself hold a pair: url=http://host/?token=x
-        return f"{name}{between}{_PAIR.sub(_redact_pair, value)}"
-    if value.strip("\\\"'") in ("None", "null", "True", "False", "true", "false", "", MARKER):
-        return match[0]
-    quote = re.match(r"\\*[\"']", value)
-    return f"{name}{between}{quote[0]}{MARKER}{quote[0]}" if quote else f"{name}{between}{MARKER}"
+def _redact_named(
+    text: str, head: re.Pattern[str], tail: re.Pattern[str], sensitive: Callable[[str, str | None], bool]
+) -> str:
+    """Replace the value behind every sensitive name. What stands behind any other name is searched for names again."""
+    out: list[str] = []
+    done = 0
+    at = 0
+    while (name := head.search(text, at)) is not None:
+        at = name.end()
+        value = tail.match(text, at)
+        if value is None:
+            continue
+        bare = value[0].strip("\\\"'")
+        if bare in _NOTHING or not sensitive(name[1], bare):
+            at = name.end(1)
+            continue
+        quote = re.match(r"\\*[\"']", value[0])
+        mark = f"{quote[0]}{MARKER}{quote[0]}" if quote else MARKER
+        out += [text[done : name.end()], mark]
+        done = at = value.end()
+    return "".join([*out, text[done:]])
 
 
 def redact_value(value: object) -> object:

@@ -6,7 +6,13 @@ import os
 import shlex
 from collections.abc import Iterator
 
-from ppscope.target.commands import hidden_launcher_kind, is_multiprocessing_helper, is_python, launcher_kind
+from ppscope.target.commands import (
+    hidden_launcher_kind,
+    is_multiprocessing_helper,
+    is_python,
+    is_resource_tracker,
+    launcher_kind,
+)
 from ppscope.target.procfs import Proc, Stat
 from ppscope.target.titles import PREFIX, Title, parse_title
 
@@ -93,9 +99,13 @@ class Tree:
         argv, stat = self.argv.get(pid, ()), self.stats.get(pid)
         return bool(argv and is_python(argv[0])) or (stat is not None and is_python(stat.comm))
 
-    def is_helper(self, pid: int) -> bool:
-        """Whether this is an untitled child of multiprocessing."""
-        return is_multiprocessing_helper(self.argv.get(pid, ()))
+    def untitled_children(self, pid: int) -> list[int]:
+        """Children that multiprocessing spawned and that may still take a title; its resource tracker never does."""
+        return [below for below in self.children.get(pid, ()) if self._may_take_title(below)]
+
+    def _may_take_title(self, pid: int) -> bool:
+        argv = self.argv.get(pid, ())
+        return is_multiprocessing_helper(argv) and not is_resource_tracker(argv)
 
     def servers(self) -> dict[int, str]:
         """Every launcher: pid → `launch_server`, `serve`, or `engine` for a program known by its titled children only."""
