@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ppscope.records import Server
-from ppscope.views import GraphState, Header, Load, SourceNote
+from ppscope.views import Header, Load, SourceNote
 
 if TYPE_CHECKING:
     from ppscope.session.session import Session
@@ -47,8 +47,8 @@ def _notes(session: Session) -> tuple[SourceNote, ...]:
 def build_header(session: Session, now_ns: int) -> Header:
     """The header as of now; unknown fields are None."""
     server, cost = session.server, session.cost
-    load = session.load.view(now_ns, session.log_interval())
-    unknown = GraphState(requested=None, resolved=None, observed=None)
+    load = session.load.view(now_ns, session.settings.integer("decode_log_interval"))
+    decode, prefill = session.settings.graphs(session.load.recent_batches(now_ns), now_ns)
     return Header(
         model=server.model if server else None,
         version=server.version if server else None,
@@ -57,8 +57,8 @@ def build_header(session: Session, now_ns: int) -> Header:
         launcher_pid=server.launcher_pid if server else 0,
         state=_state(session, load),
         load=load,
-        decode_graph=unknown,
-        prefill_graph=unknown,
+        decode_graph=decode,
+        prefill_graph=prefill,
         stack_rate_hz=cost.stack_rate_hz if cost else None,
         cost_cores=cost.own_cores + cost.children_cores if cost else None,
         other_share=session.other_share(),

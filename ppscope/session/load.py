@@ -11,6 +11,7 @@ _TRUST = ("metrics", "loads", "server_info", "log")
 _FRESH_NS = {"metrics": 5_000_000_000, "loads": 8_000_000_000, "server_info": 30_000_000_000, "log": 30_000_000_000}
 _PASSES = "sglang:cuda_graph_passes_total"
 _HISTORY = 600
+_BATCHES_NS = 60_000_000_000
 
 
 class LoadState:
@@ -66,6 +67,10 @@ class LoadState:
                 counted[mode] = recent[-1] - recent[0]
         return counted
 
+    def recent_batches(self, now_ns: int) -> list[BatchLog]:
+        """Batch lines of the last minute, oldest first."""
+        return [batch for batch in self.batches if now_ns - batch.at_ns <= _BATCHES_NS]
+
     def _decode_share(self, now_ns: int, log_interval: int | None) -> float | None:
         counted = self.passes_since(now_ns - 30_000_000_000)
         total = sum(counted.values())
@@ -73,7 +78,7 @@ class LoadState:
             return sum(count for mode, count in counted.items() if mode.startswith("decode")) / total
         if log_interval is None:
             return None
-        recent = [b for b in self.batches if b.pp in (None, 0) and now_ns - b.at_ns <= 60_000_000_000]
+        recent = [batch for batch in self.recent_batches(now_ns) if batch.pp in (None, 0)]
         decode = sum(log_interval for b in recent if b.mode == "decode")
         prefill = sum(1 for b in recent if b.mode == "prefill")
         return decode / (decode + prefill) if decode else None

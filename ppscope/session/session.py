@@ -40,6 +40,7 @@ from ppscope.session.interned import Interned
 from ppscope.session.lag import Lag
 from ppscope.session.load import LoadState
 from ppscope.session.ranks import RankState
+from ppscope.session.settings import SettingsState
 from ppscope.session.stages import StageRows, rank_times
 from ppscope.session.trees import thread_stacks
 from ppscope.target.phases import PhaseTable
@@ -68,8 +69,7 @@ class Session:
         self.server: Server | None = None
         self.states: dict[RankKey, RankState] = {}
         self.sources: dict[tuple[str, RankKey | None], SourceStatus] = {}
-        self.settings: dict[str, Settings] = {}
-        self.log_notes: list[LogNote] = []
+        self.settings = SettingsState()
         self.notes: list[Note] = []
         self.cost: Cost | None = None
         self.dropped = 0
@@ -137,15 +137,14 @@ class Session:
         self._seen(record.at_ns)
 
     def _on_log_note(self, record: LogNote) -> None:
-        self.log_notes.append(record)
-        del self.log_notes[:-_NOTES_KEPT]
+        self.settings.notes.append(record)
 
     def _on_note(self, record: Note) -> None:
         self.notes.append(record)
         del self.notes[:-_NOTES_KEPT]
 
     def _on_settings(self, record: Settings) -> None:
-        self.settings[record.origin] = record
+        self.settings.add(record)
 
     def _on_source(self, record: SourceStatus) -> None:
         self.sources[(record.name, record.rank)] = record
@@ -174,6 +173,7 @@ class Session:
 
     def _on_metric(self, record: Metric) -> None:
         self.load.add_metric(record)
+        self.settings.add_metric(record)
 
     def _on_clock(self, record: Clock) -> None:
         self._seen(record.mono_ns)
@@ -211,20 +211,17 @@ class Session:
             self.states.values(), server.device if server else None, bool(server and server.emulated), self.now_ns()
         )
         placed = [(state.rank.key, state.rank.gpu.index if state.rank.gpu else None) for state in self.states.values()]
+        occupied = self.occupancy()
+        batches = self.load.recent_batches(now)
         return Screen(
             now_ns=self.now_ns(),
             header=build_header(self, now),
             stages=stages,
-            occupancy=self.occupancy(),
+            occupancy=occupied,
             findings=(),
             gpus=self.gpus.rows(now, placed),
-            settings=(),
+            settings=self.settings.rows(server, occupied, batches, now),
         )
-
-    def log_interval(self) -> int | None:
-        """Decode steps between two `Decode batch` lines (`--decode-log-interval`, 40 unless set), None when not known."""
-        value = self.settings["resolved"].values.get("decode_log_interval") if "resolved" in self.settings else None
-        return value if isinstance(value, int) and value > 0 else None
 
     def other_share(self) -> float | None:
         """Share of the last seconds' stacks that no phase rule names, over all ranks; None while nothing was seen."""
@@ -243,7 +240,7 @@ class Session:
             if sample.at_ns >= since and self.interned.meaning(sample.stack).needs_batch
             if (slot := self.interned.micro_batch(sample)) is not None
         ]
-        return occupancy(seen, self.server.pp_loop_size if self.server else None)
+        return occupancy(seen, self.settings.slots(self.server))
 
     def lanes(self, start_ns: int, end_ns: int, columns: int, ranks: Sequence[RankKey] | None = None) -> list[Lane]:
         """Gantt rows; see ppscope.feed.Feed."""

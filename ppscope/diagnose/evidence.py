@@ -1,0 +1,77 @@
+"""What findings are judged from: one immutable summary of a window, each figure None where there is no evidence for it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ppscope.records import BatchLog, GpuDevice, LogNote, RankKey, Server
+from ppscope.views import GraphState, Load, Occupancy
+
+
+class GpuEvidence(msgspec.Struct, frozen=True):
+    """One GPU over the window. Means are over the readings that were to be had; `throttled` is the share of readings per reason."""
+
+    index: int
+    samples: int
+    power_w: float | None
+    power_limit_w: float | None
+    util_percent: float | None
+    throttled: tuple[tuple[str, float], ...] = ()
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: int | None = None
+    pcie_gen: int | None = None
+    pcie_width: int | None = None
+    device: GpuDevice | None = None
+
+
+class RankEvidence(msgspec.Struct, frozen=True):
+    """One rank over the window: shares of the seen stack time by phase name, and of one core by the kernel's account.
+
+    `wait_share` is the share of the window in which the main thread was ready to run and had no core.
+    """
+
+    key: RankKey
+    pid: int
+    alive: bool
+    seen_s: float
+    phases: dict[str, float]
+    host_cpu: float | None
+    wait_share: float | None
+    gpu: GpuEvidence | None
+
+
+class StageEvidence(msgspec.Struct, frozen=True):
+    """One pipeline stage: its ranks, and its busy share with the source of that (`trace`, `probe`, `metric`, `host`)."""
+
+    dp: int
+    pp: int
+    ranks: tuple[RankEvidence, ...]
+    phases: dict[str, float]
+    busy: float | None
+    busy_source: str | None
+    layers: int | None = None
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """Everything a finding may rest on. `seconds` is the length of the window that was seen.
+
+    `requested` and `resolved` are the server's settings, None where they could not be read. `slot_requests` are the sizes of the decode
+    micro-batches in the log of late. `rules` answers whether graphs come on by the installed source, `captured_max` is the
+    largest captured decode size.
+    """
+
+    seconds: float
+    server: Server
+    stages: tuple[StageEvidence, ...]
+    load: Load
+    occupancy: Occupancy
+    decode: GraphState
+    prefill: GraphState
+    requested: dict[str, object] | None = None
+    resolved: dict[str, object] | None = None
+    batches: tuple[BatchLog, ...] = ()
+    log_notes: tuple[LogNote, ...] = ()
+    micro_batch: float | None = None
+    """Mean requests of a decode micro-batch, from counters or the log; None where neither says it."""
+    in_flight: int | None = None
+    """Open generation requests at the HTTP server."""
