@@ -7,6 +7,7 @@ SGLang's file names, and is the new process's working directory, which `-m` puts
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from ppscope.emulator.options import Options
 
 FOLDER_PREFIX = "ppscope-emulator-"
+OWNER_FILE = "owner"
 PACKAGE_DIR = Path(__file__).resolve().parent
 LAUNCH_SERVER = '''"""Entry point of an emulated server."""
 
@@ -35,6 +37,7 @@ if __name__ == "__main__":
 def make_folder() -> str:
     """Create the private folder (mode 0700) with the stand-in package; return its path."""
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    (folder / OWNER_FILE).write_text(str(os.getpid()))
     package = folder / "sglang"
     package.mkdir()
     (package / "__init__.py").write_text('"""Stand-in for SGLang: the emulator of ppscope."""\n')
@@ -43,6 +46,19 @@ def make_folder() -> str:
     for name in ("srt", "torch"):
         (package / name).symlink_to(PACKAGE_DIR / name)
     return str(folder)
+
+
+def sweep() -> None:
+    """Remove folders whose launcher is gone: only a kill of the whole process group leaves one."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        try:
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            owner = int((folder / OWNER_FILE).read_text())
+        except (OSError, ValueError):
+            continue
+        if not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def bound_socket(port: int) -> socket.socket:
@@ -67,6 +83,7 @@ def environment(options: Options) -> dict[str, str]:
 
 def become_launcher(options: Options) -> None:
     """Replace this process by the launcher. The announcements go to what is standard output now."""
+    sweep()
     listener = bound_socket(options.port)
     announce = os.dup(1)
     for descriptor in (listener.fileno(), announce):

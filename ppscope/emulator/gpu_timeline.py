@@ -32,6 +32,8 @@ class GpuTimeline:
         self.trace: list[GpuWork] | None = None
         self.free_ns = time.monotonic_ns()
         self._input_ready_ns = 0
+        self._received_ns = 0
+        self._sent_ns = 0
         self._spinning = scenario.spinning
         self._board, self._row = board, row
         self.duty = scenario.gpu_duty
@@ -40,7 +42,8 @@ class GpuTimeline:
         """Queue a receive whose data the sender's GPU has at `ready_ns`; return when it is here."""
         now = time.monotonic_ns()
         end = max(ready_ns, now) + HOP_NS
-        start = min(self.free_ns, now) if self._spinning else max(now, self.free_ns)
+        start = max(min(self.free_ns, now) if self._spinning else max(now, self.free_ns), self._received_ns)
+        self._received_ns = end
         if end > start:
             self._record(GpuWork("recv", now, now, start, end, peer))
         self._input_ready_ns = end
@@ -56,11 +59,13 @@ class GpuTimeline:
     def send(self, ready_ns: int, peer: int) -> None:
         """Note a send in the trace; it takes no time of the stream."""
         now = time.monotonic_ns()
-        self._record(GpuWork("send", now, now, max(now, ready_ns), max(now, ready_ns) + HOP_NS, peer))
+        start = max(now, ready_ns, self._sent_ns)
+        self._sent_ns = start + HOP_NS
+        self._record(GpuWork("send", now, now, start, self._sent_ns, peer))
 
-    def compute(self, *, replayed: bool, host_start_ns: int, host_end_ns: int, share: float = 1.0) -> int:
+    def compute(self, *, replayed: bool, host_start_ns: int, host_end_ns: int) -> int:
         """Queue one forward pass launched in that host window; return when the GPU will have finished it."""
-        step_ns = int(self.gpu_step_ns * share)
+        step_ns = self.gpu_step_ns
         first_launch = host_end_ns if replayed else host_start_ns + GRAPH_OVERHEAD_NS
         start = max(first_launch, self.free_ns, self._input_ready_ns)
         end = start + step_ns if replayed else max(start + step_ns, host_end_ns + step_ns // 32)

@@ -16,7 +16,8 @@ from ppscope.emulator.gpu_timeline import GpuWork
 
 QUARTER_YEAR_S = 7_889_238
 KERNELS_PER_LAYER = 18
-COMPUTE_STREAM, RECV_STREAM, SEND_STREAM = 7, 23, 27
+COMPUTE_STREAM = 7
+PEER_STREAMS = {"recv": 23, "send": 27, "recv_output": 31}
 LAYER_KERNELS = (
     "void flashinfer::norm::RMSNormKernel<8u, __nv_bfloat16>(__nv_bfloat16*, __nv_bfloat16*, __nv_bfloat16*, unsigned int)",
     "nvjet_sm100_tst_64x8_64x16_4x1_v_bz_TNT",
@@ -100,7 +101,7 @@ class _Events:
 
     def _send_recv(self, work: GpuWork) -> Iterator[Event]:
         correlation = self._next()
-        stream = SEND_STREAM if work.kind == "send" else RECV_STREAM
+        stream = PEER_STREAMS[work.kind]
         launched = min(work.host_start_ns, work.start_ns - 5_000)
         yield self._launch("cudaLaunchKernelExC", correlation, launched, launched + 4_000)
         args = {"Collective name": "send" if work.kind == "send" else "recv", "Group size": 2, "dtype": "BFloat16"}
@@ -119,14 +120,14 @@ class _Events:
         extra = {"graph node id": graph_node, "grid": [148, 1, 1], "block": [256, 1, 1]}
         return self._gpu_event(name, COMPUTE_STREAM, correlation, start_ns, end_ns, extra)
 
-    def _gpu_event(  # noqa: PLR0917
+    def _gpu_event(
         self, name: str, stream: int, correlation: int, start_ns: float, end_ns: float, extra: Event
     ) -> Event:
         device = self._rank.device
         args = {"device": device, "context": 1, "stream": stream, "correlation": correlation, **extra}
         return self._complete("kernel", name, device, start_ns, end_ns, args, tid=stream)
 
-    def _complete(  # noqa: PLR0917
+    def _complete(
         self, category: str, name: str, pid: int, start_ns: float, end_ns: float, args: Event, tid: int | None = None
     ) -> Event:
         return {
@@ -141,7 +142,7 @@ class _Events:
         }
 
 
-def write_trace(  # noqa: PLR0917
+def write_trace(
     path: Path, rank: TraceRank, spans: list[tuple[str, int, int]], work: list[GpuWork], start_ns: int, end_ns: int
 ) -> None:
     """Write one rank's file, growing in place as the real one does: a reader has to wait for the end of the gzip stream."""

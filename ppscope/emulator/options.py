@@ -54,7 +54,7 @@ class Options:
         argv = ["--model-path", MODEL_PATH, "--pp-size", str(self.pp_size)]
         if self.tp_size > 1:
             argv += ["--tp-size", str(self.tp_size)]
-        return [*argv, "--host", "127.0.0.1", "--port", str(self.port), "--enable-metrics", *self.scenario.extra_flags]
+        return [*argv, "--host", "127.0.0.1", "--port", str(self.port), "--enable-metrics", *self.scenario.flags()]
 
     def write(self) -> None:
         """Store the options in the private folder."""

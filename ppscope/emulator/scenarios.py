@@ -29,7 +29,7 @@ class Scenario:
     captured_max_batch: int = 256
     host_replay_ms: float = 14.0
     host_eager_ms: float = 304.0
-    gpu_ms: float = 240.0
+    gpu_ms: float = 320.0
     gpu_duty: float = 0.97
     """Share of a step's GPU span in which a kernel runs (the rest is gaps between eager launches)."""
     slow_stage: int | None = None
@@ -43,7 +43,14 @@ class Scenario:
     busy_intensity: float = 1.0
     """Share of the power range that a busy GPU draws."""
     extra_flags: tuple[str, ...] = ()
+    micro_batch_limit: int | None = None
+    """--pp-max-micro-batch-size, which is what spreads requests over the slots; None leaves SGLang's own, far too large one."""
     load_seconds: float = 0.0
+
+    def flags(self) -> tuple[str, ...]:
+        """Return the flags this scenario adds to the server's command line."""
+        limit = self.micro_batch_limit
+        return (*self.extra_flags, *(() if limit is None else ("--pp-max-micro-batch-size", str(limit))))
 
     def occupied_slots(self, pp_size: int) -> tuple[int, ...]:
         """Return the micro-batch slots that hold requests, of `pp_size` slots in all."""
@@ -75,7 +82,7 @@ class Scenario:
         return [size for size in sizes if size <= self.captured_max_batch]
 
 
-_HEALTHY = Scenario("healthy", requests_in_slot=8)
+_HEALTHY = Scenario("healthy", requests_in_slot=8, micro_batch_limit=8)
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
@@ -100,10 +107,19 @@ SCENARIOS: dict[str, Scenario] = {
             gpu_duty=0.78,
             busy_intensity=0.75,
             output_tokens=(512, 1536),
+            micro_batch_limit=64,
             extra_flags=("--cuda-graph-max-bs-decode", "32"),
         ),
         replace(_HEALTHY, name="imbalanced", slow_stage=3, slow_factor=2.0, device_timer=True),
-        Scenario("spinning", requests_in_slot=1, slots="even", gpu_ms=160.0, spinning=True),
+        Scenario(
+            "spinning",
+            requests_in_slot=1,
+            slots="even",
+            gpu_ms=160.0,
+            spinning=True,
+            busy_intensity=0.15,
+            micro_batch_limit=1,
+        ),
         replace(_HEALTHY, name="throttled", slow_stage=3, slow_factor=1.12, throttled_gpu=3),
         replace(_HEALTHY, name="loading", load_seconds=20.0),
         Scenario("idle", requests_in_slot=0, slots="none"),

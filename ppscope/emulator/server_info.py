@@ -35,7 +35,7 @@ def _settings(options: Options) -> dict[str, Any]:
         "base_gpu_id": 0,
         "gpu_id_step": 1,
         "pp_async_batch_depth": 0,
-        "pp_max_micro_batch_size": MAX_RUNNING_REQUESTS // options.pp_size,
+        "pp_max_micro_batch_size": scenario.micro_batch_limit or MAX_RUNNING_REQUESTS // options.pp_size,
         "max_running_requests": MAX_RUNNING_REQUESTS,
         "max_total_tokens": None,
         "max_total_num_tokens": MAX_TOTAL_TOKENS,

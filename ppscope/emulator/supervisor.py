@@ -12,7 +12,7 @@ from types import FrameType
 
 from ppscope.emulator.bootstrap import bound_socket
 
-PAUSE_S = 1.0
+PAUSE_S = 0.5
 POLL_S = 0.2
 
 

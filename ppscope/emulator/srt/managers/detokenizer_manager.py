@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 
 from ppscope.emulator.process_title import allow_tracers, set_title
 
@@ -31,6 +32,8 @@ class DetokenizerManager:
 
 def run_detokenizer_process(launcher: Link, folder: str) -> None:
     """Be the detokenizer. It outlives the launcher for a moment, on purpose: somebody has to remove the folder."""
+    # A terminal sends its interrupt to the whole group; ending is the launcher's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     allow_tracers()
     set_title("sglang::detokenizer")
     DetokenizerManager(launcher, folder).event_loop()

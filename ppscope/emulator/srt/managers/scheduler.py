@@ -160,7 +160,7 @@ def load_plugins(seconds: float) -> None:
     spend(seconds * 1e3)
 
 
-def run_scheduler_process(  # noqa: PLR0917
+def run_scheduler_process(
     server_args: ServerArgs,
     port_args: PortArgs,
     gpu_id: int,
@@ -174,6 +174,8 @@ def run_scheduler_process(  # noqa: PLR0917
 ) -> None:
     """Be one scheduler. A failure ends the whole server, as in SGLang: SIGQUIT to the launcher."""
     try:
+        # A terminal sends its interrupt to the whole group; ending is the launcher's business.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         configure_scheduler_process(server_args, tp_rank, pp_rank)
         scheduler = Scheduler(server_args, port_args, gpu_id, tp_rank, pp_rank)
         scheduler.tp_worker.model_runner.load_model(server_args.options.load_seconds / 2)

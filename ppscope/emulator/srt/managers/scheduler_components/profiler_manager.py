@@ -19,7 +19,7 @@ from ..schedule_batch import ProfileReq
 class ProfilerManager:
     """Profile of one rank. A second start while one runs is refused with a log line, as 0.5.15 and later do."""
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self, gpu: GpuTimeline, pp_rank: int, pp_size: int, tp_rank: int, tp_size: int, gpu_id: int, prefix: str
     ) -> None:
         self._gpu, self._prefix = gpu, prefix
