@@ -10,6 +10,7 @@ from typing import Any
 
 Json = dict[str, Any]
 BASE_NS = 1_790_857_026_000_000_000
+"""A value of baseTimeNanoseconds: the start of a quarter of a year."""
 QUARTER_NS = 7_889_238_000_000_000
 LAYOUTS = ("kineto", "line", "indent2", "indent4", "bare", "metadata_first", "metadata_last")
 
@@ -131,11 +132,12 @@ def layout_text(events: list[Json], metadata: Json, layout: str) -> bytes:
 
 @dataclass
 class Pipeline:
-    """A decode run over several stages, simulated: what is written, and what is true about it.
+    """A run over several stages, simulated: what is written, and what is true about it.
 
-    Each micro-batch runs on stage 0, 1, … in turn; `slots` of them are in flight. A stage that waits runs a SendRecv kernel. Leaks are
-    (stage, step, kernel name) of extra eager kernels beside the replay. `skew_ns` shifts a stage's clock. `compute_ns` is
-    the time of a stage's graph per step.
+    Each micro-batch runs on stage 0, 1, … in turn; `slots` of them are in flight. A stage that waits runs a SendRecv kernel.
+    `compute_ns` is the time of a stage's graph per step. `leaks` are (stage, step, kernel) of extra eager kernels beside the replay,
+    `missed` (stage, step) that launch the graph's kernels one by one. A host's clock is off by `skew_ns`. `base_ns` are the stages'
+    baseTimeNanoseconds.
     """
 
     compute_ns: list[int]
@@ -143,116 +145,110 @@ class Pipeline:
     slots: int = 1
     leaks: list[tuple[int, int, str]] = field(default_factory=list)
     missed: list[tuple[int, int]] = field(default_factory=list)
-    skew_ns: list[int] | None = None
-    base_ns: list[int] | None = None
-    hosts: list[str] | None = None
+    skew_ns: list[int] = field(default_factory=list)
+    base_ns: list[int] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
     kernels: int = 40
     batch_size: int = 8
-    baseline: tuple[str, ...] = ("fill_kernel", "index_kernel", "argmax_kernel")
     mode: str = "DECODE"
+    baseline: tuple[str, ...] = ("fill_kernel", "index_kernel", "argmax_kernel")
     traces: list[Trace] = field(default_factory=list)
     work: list[list[tuple[int, int]]] = field(default_factory=list)
-    leak_ns: list[tuple[int, int, int]] = field(default_factory=list)
-    """(stage, step, launch time on the true clock) of every planted leak."""
+    """Per stage, when it was busy: wall time without skew."""
+    planted: set[tuple[int, int, int]] = field(default_factory=set)
+    """(stage, step, launch time on the file's clock) of every leak."""
 
-    LEAD_NS = 100_000
+    TRANSFER_NS = 100_000
     SMALL_NS = 3_000
-    SETTLE_NS = 20_000
+    TURN_NS = 20_000
+    START_NS = BASE_NS + 5_000_000_000_000
 
     def build(self) -> Pipeline:
         stages = len(self.compute_ns)
-        bases = self.base_ns or [BASE_NS] * stages
-        skews = self.skew_ns or [0] * stages
-        origin = 5_000_000_000_000
+        self.skew_ns = self.skew_ns or [0] * stages
+        self.base_ns = self.base_ns or [BASE_NS] * stages
+        self.hosts = self.hosts or ["node0"] * stages
         self.work = [[] for _ in range(stages)]
-        for stage in range(stages):
-            host = self.hosts[stage] if self.hosts else "node0"
-            # The file's clock is its own base plus ts; a skewed host adds its error to both alike.
-            trace = Trace(stage, stages, bases[stage], host, f"sglang::scheduler_PP{stage}", 100 + stage, stage)
-            self.traces.append(trace)
-        free_ns = [origin] * stages
+        self.traces = [
+            Trace(
+                stage,
+                stages,
+                self.base_ns[stage],
+                self.hosts[stage],
+                f"sglang::scheduler_PP{stage}",
+                100 + stage,
+                stage,
+            )
+            for stage in range(stages)
+        ]
+        free_ns = [self.START_NS] * stages
         finished: list[int] = []
         for step in range(self.steps):
-            ready_ns = origin if step < self.slots else finished[step - self.slots]
+            ready_ns = self.START_NS if step < self.slots else finished[step - self.slots]
             for stage in range(stages):
-                shift_ns = BASE_NS - bases[stage] + skews[stage]
-                ready_ns = self._step(stage, step, free_ns, ready_ns, shift_ns)
+                ready_ns = free_ns[stage] = self._step(stage, step, free_ns[stage] + self.TURN_NS, ready_ns)
             finished.append(ready_ns)
         return self
 
-    def _step(self, stage: int, step: int, free_ns: list[int], ready_ns: int, shift_ns: int) -> int:
+    def _step(self, stage: int, step: int, launch_ns: int, ready_ns: int) -> int:
+        """Writes one step of one stage; returns when it is done."""
         trace = self.traces[stage]
-        launch_ns = free_ns[stage] + self.SETTLE_NS
-        start_ns = max(ready_ns, launch_ns) + self.LEAD_NS
-        # The launches of a step come before its work: the host runs ahead of the device.
-        cursor_ns = start_ns
-        span_start_ns = launch_ns + 1000
-        at_ns = span_start_ns + 500
-        begin_ns = cursor_ns
-
-        def eager(name: str) -> None:
-            nonlocal cursor_ns, at_ns
-            trace.eager(name, at_ns + shift_ns, cursor_ns + shift_ns, self.SMALL_NS)
-            cursor_ns += self.SMALL_NS
-            at_ns += 3_000
-
+        shift_ns = self.skew_ns[stage] - self.base_ns[stage]
+        host_ns = launch_ns + shift_ns
+        begin_ns = max(ready_ns, launch_ns) + self.TRANSFER_NS
+        gpu_ns = begin_ns + shift_ns
         if stage > 0:
-            wait_ns = launch_ns + 400
+            wait_ns = host_ns + 400
             trace.eager(
-                "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage)",
-                launch_ns + 100 + shift_ns,
-                wait_ns + shift_ns,
-                start_ns - wait_ns,
-                20,
+                "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage)", host_ns, wait_ns, gpu_ns - wait_ns, stream=20
             )
-        eager(self.baseline[0])
-        planted = [name for where, when, name in self.leaks if (where, when) == (stage, step)]
-        for name in planted[::2]:
-            self.leak_ns.append((stage, step, at_ns))
-            eager(name)
+        extra = [name for where, when, name in self.leaks if (where, when) == (stage, step)]
+        small = [(name, False) for name in self.baseline[:1]] + [(name, True) for name in extra[::2]]
+        after = [(name, False) for name in self.baseline[1:]] + [(name, True) for name in extra[1::2]]
         each_ns = self.compute_ns[stage] // self.kernels
         names = [f"gemm_kernel_{index % 4}" for index in range(self.kernels)]
-        if (stage, step) in self.missed:
-            for name in names:
-                trace.eager(name, at_ns + shift_ns, cursor_ns + shift_ns, each_ns)
-                cursor_ns += each_ns
-                at_ns += 3_000
-        else:
-            trace.replay(
-                [(name, cursor_ns + index * each_ns + shift_ns, each_ns) for index, name in enumerate(names)],
-                at_ns + shift_ns,
-            )
-            cursor_ns += each_ns * self.kernels
-            at_ns += 6_000
-        for name in self.baseline[1:]:
-            eager(name)
-        for name in planted[1::2]:
-            self.leak_ns.append((stage, step, at_ns))
-            eager(name)
+        span_ns = host_ns = host_ns + 1_000
+        for place, group in enumerate((small, [], after)):
+            for name, is_leak in group:
+                host_ns += 3_000
+                trace.eager(name, host_ns, gpu_ns, self.SMALL_NS)
+                gpu_ns += self.SMALL_NS
+                if is_leak:
+                    self.planted.add((stage, step, host_ns))
+            if place != 1:
+                continue
+            if (stage, step) in self.missed:
+                for index, name in enumerate(names):
+                    trace.eager(name, host_ns + 3_000 + index * 10, gpu_ns + index * each_ns, each_ns)
+            else:
+                trace.replay(
+                    [(name, gpu_ns + index * each_ns, each_ns) for index, name in enumerate(names)], host_ns + 3_000
+                )
+            host_ns += 6_000
+            gpu_ns += each_ns * self.kernels
         size = f"bs={self.batch_size}" + (" toks=64" if self.mode == "EXTEND" else "")
-        trace.span(f"step[{self.mode} {size}]", span_start_ns + shift_ns, at_ns + 1000 - span_start_ns)
-        self.work[stage].append((begin_ns, cursor_ns))
-        free_ns[stage] = cursor_ns
-        return cursor_ns
+        trace.span(f"step[{self.mode} {size}]", span_ns, host_ns + 4_000 - span_ns)
+        self.work[stage].append((begin_ns, gpu_ns - shift_ns))
+        return gpu_ns - shift_ns
 
-    def write(self, folder: Path, profile_id: str = "1795989460.25", suffix: str = ".trace.json.gz") -> list[Path]:
+    def write(self, folder: Path, profile_id: str = "1795989460.25", layout: str = "kineto") -> list[Path]:
         return [
-            trace.write(folder / f"{profile_id}-TP-0-PP-{stage}{suffix}") for stage, trace in enumerate(self.traces)
+            trace.write(folder / f"{profile_id}-TP-0-PP-{stage}.trace.json.gz", layout)
+            for stage, trace in enumerate(self.traces)
         ]
 
     def window_ns(self) -> tuple[int, int]:
-        """The common window on the true clock of `base_ns + ts`: from the last first event to the first last one."""
+        """What all stages recorded, in wall time without skew: from the latest first event to the earliest last one."""
         starts, ends = [], []
-        for trace in self.traces:
-            starts.append(min(round(event["ts"] * 1000) + trace.base_ns for event in trace.events))
-            ends.append(max(round((event["ts"] + event["dur"]) * 1000) + trace.base_ns for event in trace.events))
+        for trace, base_ns, skew_ns in zip(self.traces, self.base_ns, self.skew_ns, strict=True):
+            starts.append(min(round(event["ts"] * 1000) for event in trace.events) + base_ns - skew_ns)
+            ends.append(max(round((event["ts"] + event["dur"]) * 1000) for event in trace.events) + base_ns - skew_ns)
         return max(starts), min(ends)
 
-    def busy_ns(self) -> list[int]:
-        """Each stage's busy time inside the common window, skew not corrected."""
+    def busy_fractions(self) -> list[float]:
+        """Each stage's share of the common window in which it worked."""
         start_ns, end_ns = self.window_ns()
-        skews = self.skew_ns or [0] * len(self.work)
         return [
-            sum(max(0, min(to + BASE_NS + skew, end_ns) - max(at + BASE_NS + skew, start_ns)) for at, to in work)
-            for work, skew in zip(self.work, skews, strict=True)
+            sum(max(0, min(to_ns, end_ns) - max(at_ns, start_ns)) for at_ns, to_ns in work) / (end_ns - start_ns)
+            for work in self.work
         ]

@@ -17,7 +17,7 @@ from ppscope.trace.names import (
     CallKind,
     call_kind,
 )
-from ppscope.trace.steps import parse_step
+from ppscope.trace.step_names import parse_step
 
 UNKNOWN = -1
 

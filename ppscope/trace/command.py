@@ -1,0 +1,78 @@
+"""The command `ppscope trace`, without the command line."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import msgspec
+
+from ppscope.trace.batch import analyse_files, find_files
+from ppscope.trace.report import make_report, to_json
+from ppscope.trace.source import TraceError
+from ppscope.trace.text import render
+
+DONE, FOUND, USAGE, UNREADABLE = 0, 1, 2, 3
+_PROGRESS_AFTER_S = 1.0
+
+
+class _Progress:
+    """A line on the terminal that says how far a long reading is; silent for short ones and when nobody looks."""
+
+    def __init__(self) -> None:
+        self._next_s = time.monotonic() + _PROGRESS_AFTER_S
+        self._shown = False
+
+    def __call__(self, name: str, done_bytes: int, size_bytes: int) -> None:
+        if time.monotonic() < self._next_s or not sys.stderr.isatty():
+            return
+        self._next_s = time.monotonic() + 0.2
+        self._shown = True
+        print(
+            f"\r\x1b[Kreading {name[-50:]!a} {done_bytes * 100 // max(size_bytes, 1)} %",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def clear(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def run(paths: list[str], as_json: bool, html: str | None) -> int:
+    """Analyses trace files and folders, prints the result to stdout, and returns the exit code.
+
+    0: done, nothing found; 1: findings above `info`; 2: usage; 3: a path that is not there, a named file that is no
+    readable trace, or not one trace in a folder. The result of the files that can be read is printed all the same.
+    """
+    if html is not None:
+        print(
+            "ppscope trace: writing HTML (-o) is not available here; use --json, or leave it out for text",
+            file=sys.stderr,
+        )
+        return USAGE
+    if not paths:
+        print("ppscope trace: name at least one trace file or folder", file=sys.stderr)
+        return USAGE
+    progress = _Progress()
+    try:
+        files = find_files(paths)
+        analyses, errors = analyse_files(files.every, progress)
+    except TraceError as error:
+        print(f"ppscope trace: {error}", file=sys.stderr)
+        return UNREADABLE
+    finally:
+        progress.clear()
+    for line in errors.values():
+        print(f"ppscope trace: {line}", file=sys.stderr)
+    if not analyses:
+        return UNREADABLE
+    report = make_report(analyses)
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(to_json(report)), indent=2).decode() + "\n")
+    else:
+        sys.stdout.write(render(report))
+    if any(file in errors for file in files.named):
+        return UNREADABLE
+    return FOUND if report.alarms else DONE

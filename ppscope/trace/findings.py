@@ -1,0 +1,213 @@
+"""What traces prove about a run, as findings with the stable ids of all of ppscope; every claim is exact."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ppscope.trace.align import Run
+from ppscope.trace.analyse import EagerLaunch, RankAnalysis
+from ppscope.trace.bubble import Bubble
+from ppscope.trace.names import short_kernel_name
+from ppscope.trace.verdicts import StepResult
+from ppscope.views import Finding
+
+BUBBLE_FRACTION = 0.3
+IMBALANCE = 1.3
+SERIAL_SHARE = 0.7
+_LINES = 5
+
+
+def run_findings(run: Run, bubble: Bubble | None, graphs_expected: bool | None = None) -> list[Finding]:
+    """The findings of one run, gravest first. `graphs_expected` is what the server resolved for decode, None when nobody knows."""
+    found = [_eager_decode(run, graphs_expected), _eager_leak(run)]
+    if bubble is not None:
+        found += [_bubbles(run, bubble), _imbalance(bubble)]
+    return [finding for finding in found if finding is not None]
+
+
+def _judged_decode(run: Run) -> list[tuple[RankAnalysis, StepResult]]:
+    judged = ("replayed", "leak", "eager")
+    return [(rank, step) for rank in run.ranks for step in rank.steps if step.step.is_decode and step.verdict in judged]
+
+
+def _stage(ranks: list[RankAnalysis]) -> int | None:
+    stages = {rank.identity.stage for rank in ranks}
+    return stages.pop() if len(stages) == 1 else None
+
+
+def _where(run: Run, ranks: list[RankAnalysis]) -> str:
+    hit = sorted({rank.identity.stage for rank in ranks if rank.identity.stage is not None})
+    if not hit:
+        return ""
+    return " on every stage" if hit == sorted(run.stages) and len(hit) > 1 else f" on stage {', '.join(map(str, hit))}"
+
+
+def _unique(ranks: list[RankAnalysis]) -> list[RankAnalysis]:
+    return list({rank.path: rank for rank in ranks}.values())
+
+
+def _eager_decode(run: Run, graphs_expected: bool | None) -> Finding | None:
+    decode = _judged_decode(run)
+    eager = [(rank, step) for rank, step in decode if step.verdict == "eager"]
+    if not eager:
+        return None
+    replayed = [step for _, step in decode if step.verdict != "eager"]
+    ranks = _unique([rank for rank, _ in eager])
+    kernels = sorted(step.compute_kernels for _, step in eager)
+    evidence = [
+        f"{len(eager)} of {len(decode)} decode steps{_where(run, ranks)} launched {kernels[0]}–{kernels[-1]} kernels"
+        " one by one, without a graph launch"
+    ]
+    sizes = [step.step.batch_size for _, step in eager if step.step.batch_size is not None]
+    replayed_sizes = [step.step.batch_size for step in replayed if step.step.batch_size is not None]
+    remedy = (
+        "Find the rule that turned decode graphs off: `ppscope rules`, or look for --disable-cuda-graph in the launch command and at"
+        " the last `cuda graph: False` lines of the server log."
+    )
+    if not replayed:
+        expectation = {
+            True: "the server resolved decode graphs on",
+            False: "the server resolved decode graphs off",
+            None: "no decode step of this capture replayed a graph: graphs look switched off",
+        }
+        evidence.append(expectation[graphs_expected])
+    else:
+        medians = [rank.median_replay_kernels for rank in ranks if rank.median_replay_kernels]
+        if medians:
+            evidence.append(f"its other decode steps replay {min(medians)} kernels from graphs (median)")
+        if sizes and replayed_sizes and min(sizes) > max(replayed_sizes):
+            evidence.append(
+                f"every eager step has a batch of {min(sizes)} or more, every replayed one {max(replayed_sizes)} or less"
+            )
+            remedy = (
+                f"Capture larger batches: --cuda-graph-max-bs {max(sizes)} (0.5.15 and later: decode max_bs of --cuda-graph-config);"
+                " it costs GPU memory and start-up time."
+            )
+    evidence += _lines(
+        [row for rank in ranks for row in rank.rows if not row.expected and _verdict(rank, row) == "eager"]
+    )
+    most = len(eager) * 2 > len(decode)
+    return Finding(
+        id="graphs.eager_decode",
+        severity="high" if most else "medium",
+        stage=_stage(ranks),
+        summary=f"{len(eager)} of {len(decode)} decode steps run eager, without a CUDA graph",
+        evidence=tuple(evidence),
+        remedy=remedy,
+        provenance="exact",
+    )
+
+
+def _verdict(rank: RankAnalysis, row: EagerLaunch) -> str | None:
+    return None if row.step is None else rank.steps[row.step].verdict
+
+
+def _eager_leak(run: Run) -> Finding | None:
+    leaking = [(rank, step) for rank in run.ranks for step in rank.steps if step.verdict == "leak"]
+    if not leaking:
+        return None
+    ranks = _unique([rank for rank, _ in leaking])
+    replayed = sum(step.graph_launches > 0 and not step.step.is_prefill for rank in ranks for step in rank.steps)
+    extra = sum(len(step.leaks) for _, step in leaking)
+    large = [step for _, step in leaking if not step.leaks]
+    evidence = []
+    if extra:
+        evidence.append(
+            f"{extra} launches in {len(leaking) - len(large)} steps are not part of what the other replayed steps launch"
+        )
+    if large:
+        share = sum(step.compute_eager_ns for step in large) / max(
+            sum(step.compute_eager_ns + step.replayed_gpu_ns for step in large), 1
+        )
+        evidence.append(
+            f"{large[0].compute_kernels} launches beside the graph in a step take {share:.0%} of its GPU time"
+        )
+    evidence += _lines(
+        [row for rank in ranks for row in rank.rows if not row.expected and _verdict(rank, row) == "leak"]
+    )
+    return Finding(
+        id="graphs.eager_leak",
+        severity="medium",
+        stage=_stage(ranks),
+        summary=f"{len(leaking)} of {replayed} replayed steps launch kernels beside the graph{_where(run, ranks)}",
+        evidence=tuple(evidence),
+        remedy="Move the work named above into the captured forward, or out of the decode step; a profile with"
+        " with_stack:true names its lines.",
+        provenance="exact",
+    )
+
+
+def _lines(rows: list[EagerLaunch]) -> list[str]:
+    """The launches that come up most, each with its operator and line where the trace has them."""
+    counted = Counter((short_kernel_name(row.kernel), row.caller.op, row.caller.line) for row in rows)
+    spent: Counter[tuple[str, str | None, str | None]] = Counter()
+    for row in rows:
+        spent[short_kernel_name(row.kernel), row.caller.op, row.caller.line] += row.duration_ns
+    lines = []
+    for key, count in counted.most_common(_LINES):
+        kernel, op, line = key
+        source = "".join(f", {part}" for part in (op, line) if part)
+        lines.append(f"{count}× {kernel}{source}, {spent[key] / 1000:.0f} µs on the GPU")
+    if len(counted) > _LINES:
+        lines.append(f"and {len(counted) - _LINES} other kernels")
+    return lines
+
+
+def _bubbles(run: Run, bubble: Bubble) -> Finding | None:
+    if bubble.fraction < BUBBLE_FRACTION:
+        return None
+    stages = len(bubble.per_stage)
+    worked = sum(bubble.concurrency[1:])
+    alone = bubble.concurrency[1] / worked if worked else 0.0
+    sizes = [step.step.batch_size for rank in run.ranks for step in rank.steps if step.step.batch_size]
+    largest = max(sizes, default=None)
+    evidence = [
+        f"over {bubble.window_us / 1000:.1f} ms that all {stages} stages recorded, they were busy {1 - bubble.fraction:.0%} of the time",
+        f"while anything ran, one stage ran alone {alone:.0%} of the time",
+        *(
+            f"stage {load.stage}: busy {load.busy_fraction:.0%}, waiting in communication {load.communication_fraction:.0%},"
+            f" idle {load.idle_fraction:.0%}"
+            for load in bubble.per_stage[:_LINES]
+        ),
+    ]
+    severity = "medium"
+    remedy = "Keep more micro-batches in flight: look at how many requests run, and at --pp-async-batch-depth for the last stage's overlap."
+    if largest == 1:
+        # One request a step cannot be split further: no flag fills the pipeline.
+        severity = "info"
+        remedy = f"Send more requests at a time: with one request in a step, {stages} stages need {stages} of them."
+    elif largest is not None and alone >= SERIAL_SHARE:
+        each = -(-largest // stages)
+        evidence.append(f"steps hold up to {largest} requests")
+        remedy = (
+            f"Spread the requests over the slots: --pp-max-micro-batch-size {each} (caps running requests at {each} × the number of slots);"
+            " it can be tried live through /set_internal_state."
+        )
+    return Finding(
+        id="pipeline.bubbles",
+        severity=severity,
+        stage=None,
+        summary=f"the pipeline's stages stand still {bubble.fraction:.0%} of the time",
+        evidence=tuple(evidence),
+        remedy=remedy,
+        provenance="exact",
+    )
+
+
+def _imbalance(bubble: Bubble) -> Finding | None:
+    mean = sum(load.busy_fraction for load in bubble.per_stage) / len(bubble.per_stage)
+    worst = max(bubble.per_stage, key=lambda load: load.busy_fraction)
+    if worst.busy_fraction < IMBALANCE * mean:
+        return None
+    return Finding(
+        id="pipeline.imbalance",
+        severity="medium",
+        stage=worst.stage,
+        summary=f"stage {worst.stage} works {worst.busy_fraction / mean:.1f} times as long as the mean stage",
+        evidence=(
+            f"busy time over {bubble.window_us / 1000:.1f} ms: "
+            + ", ".join(f"stage {load.stage} {load.busy_fraction:.0%}" for load in bubble.per_stage),
+        ),
+        remedy="Move layers away from it: SGLANG_PP_LAYER_PARTITION sets the number of layers of each stage (needs a restart).",
+        provenance="exact",
+    )

@@ -1,0 +1,129 @@
+"""The result of `ppscope trace` as plain text, at most 80 columns wide."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from pathlib import Path
+from statistics import median
+
+from ppscope.trace.align import Run
+from ppscope.trace.analyse import RankAnalysis
+from ppscope.trace.bubble import Bubble
+from ppscope.trace.report import TraceReport
+from ppscope.views import Finding
+
+WIDTH = 80
+_BAR = 24
+_UNKNOWN = "–"
+_SIGNS = {"high": "✖", "medium": "▲", "info": "·"}
+
+
+def render(report: TraceReport) -> str:
+    """Renders all runs, then the findings."""
+    lines: list[str] = []
+    for run, bubble in zip(report.runs, report.bubbles, strict=True):
+        lines += [*_run(run, bubble), ""]
+    for finding in report.findings:
+        lines += [*_finding(finding), ""]
+    if not report.findings:
+        lines.append(_nothing(report))
+    return "\n".join(line for whole in lines for line in (_fit(whole) or [""])) + "\n"
+
+
+def _nothing(report: TraceReport) -> str:
+    if not any(rank.kernels.total for run in report.runs for rank in run.ranks):
+        return "No kernels in these files: steps and host spans only, nothing can be said about graphs and bubbles."
+    return "Nothing found: no eager launch where a replay was expected, no bubble to speak of."
+
+
+def _fit(line: str) -> list[str]:
+    if len(line) <= WIDTH:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, drop_whitespace=True, replace_whitespace=False)
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _run(run: Run, bubble: Bubble | None) -> list[str]:
+    hosts = {rank.identity.host for rank in run.ranks if rank.identity.host}
+    facts = [f"{len(run.ranks)} file{'s' if len(run.ranks) > 1 else ''}"]
+    if run.stages:
+        facts.append(f"PP {len(run.stages)}")
+    facts += sorted(map(_printable, hosts))[:2]
+    lines = [f"{_printable(run.name)}  ({', '.join(facts)})"]
+    lines.append(
+        f"{'rank':>10} {'kernels':>9} {'replayed':>9} {'eager':>8} {'unknown':>8} {'comm':>7} {'graphs':>7} {'mem ops':>8}"
+    )
+    lines += [_rank(rank) for rank in run.ranks]
+    for rank in run.ranks:
+        lines += _steps(rank)
+    for rank in run.ranks:
+        lines += _damage(rank)
+    if bubble is not None:
+        lines += _bubble(bubble)
+    return lines
+
+
+def _label(rank: RankAnalysis) -> str:
+    identity = rank.identity
+    if identity.stage is not None:
+        return f"PP{identity.stage}" + (f" TP{identity.tp}" if identity.tp else "")
+    return f"rank {identity.rank}" if identity.rank is not None else _UNKNOWN
+
+
+def _rank(rank: RankAnalysis) -> str:
+    kernels = rank.kernels
+    return (
+        f"{_label(rank):>10} {kernels.total:>9} {kernels.replayed:>9} {kernels.eager:>8} {kernels.unknown:>8}"
+        f" {kernels.communication:>7} {rank.launches.graph:>7} {rank.memory_operations:>8}"
+    )
+
+
+def _steps(rank: RankAnalysis) -> list[str]:
+    if not rank.steps:
+        return [f"{_label(rank):>10}  no step spans in this file"]
+    counted: Counter[tuple[str, str]] = Counter()
+    for result in rank.steps:
+        kind = result.step.mode or result.step.name.split("#", maxsplit=1)[0]
+        counted[_printable(kind), result.verdict.replace("_", " ")] += 1
+    parts = ", ".join(f"{count} {kind} {verdict}" for (kind, verdict), count in counted.items())
+    recorded = f", {rank.launches.recorded} launches recorded" if rank.launches.recorded else ""
+    count = f"{len(rank.steps)} step{'s' if len(rank.steps) > 1 else ''}"
+    typical_ms = median(result.step.duration_ns for result in rank.steps) / 1e6
+    return [f"{_label(rank):>10}  {count} of {typical_ms:.1f} ms on the host: {parts}{recorded}"]
+
+
+def _damage(rank: RankAnalysis) -> list[str]:
+    notes = list(rank.damage)
+    if rank.dropped_events:
+        notes.append(f"{rank.dropped_events} damaged events were lost")
+    if rank.mended_events:
+        notes.append(f"{rank.mended_events} damaged events were mended")
+    return [f"{_label(rank):>10}  {_printable(Path(rank.path).name)}: {'; '.join(notes)}"] if notes else []
+
+
+def _bubble(bubble: Bubble) -> list[str]:
+    lines = [
+        f"{'bubble':>10}  {bubble.fraction:.1%} of the stages' time over {bubble.window_us / 1000:.1f} ms;"
+        f" busiest: PP{bubble.critical_stage}"
+    ]
+    for load in bubble.per_stage:
+        busy = round(load.busy_fraction * _BAR)
+        waiting = min(round(load.communication_fraction * _BAR), _BAR - busy)
+        bar = "█" * busy + "▒" * waiting + "·" * (_BAR - busy - waiting)
+        shares = f"busy {load.busy_fraction:5.1%}  waiting {load.communication_fraction:5.1%}  idle {load.idle_fraction:5.1%}"
+        lines.append(f"{'PP' + str(load.stage):>10}  {bar} {shares}")
+    shares = "  ".join(f"{count}: {share:.0%}" for count, share in enumerate(bubble.concurrency))
+    return [*lines, f"{'':>10}  stages busy at once  {shares}"]
+
+
+def _finding(finding: Finding) -> list[str]:
+    stage = "" if finding.stage is None else f" (stage {finding.stage})"
+    sign = _SIGNS.get(finding.severity, "·")
+    lines = [f"{sign} {finding.id}{stage}, {finding.severity}: {_printable(finding.summary)}"]
+    lines += [f"    {_printable(line)}" for line in finding.evidence]
+    return [*lines, f"    → {finding.remedy}"]
