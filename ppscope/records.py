@@ -175,9 +175,10 @@ class LoopSample(Record, frozen=True, tag="loop"):
 class HostSamples(Record, frozen=True, tag="host"):
     """Thread run time of one rank from /proc, one row per sample.
 
-    `run_ns` and `wait_ns` (waiting for a core) are cumulative schedstat figures of the main thread; `states` are /proc state
-    letters. `process_cpu_ns` is the whole process's cumulative CPU time at the last row. `wait_ns` is empty where the kernel keeps
-    no schedstat; then `run_ns` is exact to a tick of 10 ms only.
+    `run_ns` and `wait_ns` (waiting for a core) are cumulative schedstat figures of the main thread. `states` are /proc state
+    letters and `processors` cores, both read every few rows and repeated in between. `process_cpu_ns` is the whole process's
+    cumulative CPU time at the last row. `wait_ns` is empty where the kernel keeps no schedstat; then `run_ns` is exact to a
+    tick of 10 ms only.
     """
 
     rank: RankKey
