@@ -55,12 +55,8 @@ class Proc:
         except OSError:
             return None
         try:
-            chunk = os.read(fd, 65536)
-            if len(chunk) < 4096:  # /proc hands out small files whole, long ones a page or more at a time
-                return chunk
-            parts = [chunk]
-            while chunk:
-                chunk = os.read(fd, 1 << 20)
+            parts = []
+            while chunk := os.read(fd, 1 << 16):  # a short read is not the end: net/tcp gives whole rows below a page
                 parts.append(chunk)
             return b"".join(parts)
         except OSError:
