@@ -1,0 +1,100 @@
+"""`ppscope trace` without the command line: exit codes, folders, bad files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from ppscope.trace.batch import analyse_files, find_files
+from ppscope.trace.command import run
+from tests.kineto import Pipeline, Trace
+
+
+def quiet(folder: Path) -> Path:
+    trace = Trace()
+    trace.span("step[DECODE bs=4]", 0, 90_000)
+    trace.replay([(f"gemm_{index}", 2000 + index * 100, 90) for index in range(40)], 100)
+    return trace.write(folder / "quiet.json.gz")
+
+
+def test_nothing_found_and_something_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([str(quiet(tmp_path))], as_json=False, html=None) == 0
+    assert "Nothing found" in capsys.readouterr().out
+    folder = tmp_path / "profile"
+    folder.mkdir()
+    Pipeline([1_000_000] * 2, leaks=[(0, 3, "stray")]).build().write(folder)
+    assert run([str(folder)], as_json=True, html=None) == 1
+    out, err = capsys.readouterr()
+    assert {finding["id"] for finding in json.loads(out)["findings"]} == {"graphs.eager_leak", "pipeline.bubbles"}
+    assert err == ""
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_cannot_be_read_is_one_line_and_the_rest_is_shown(
+    as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("not a trace")
+    assert run([str(bad), str(quiet(tmp_path))], as_json, html=None) == 3
+    out, err = capsys.readouterr()
+    assert "quiet.json.gz" in out
+    assert err.count("\n") == 1
+    assert "bad.json" in err
+
+
+@pytest.mark.parametrize("name", ["missing.json", "empty"])
+def test_paths_without_a_trace(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert run([str(tmp_path / name)], as_json=True, html=None) == 3
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([str(quiet(tmp_path))], as_json=False, html="x.html") == 2
+    assert run([], as_json=False, html=None) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_foreign_files_in_a_folder_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quiet(tmp_path)
+    (tmp_path / "config.json").write_text('{"a": 1}')
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "merged-1.trace.json.gz").write_bytes(gzip.compress(b"[]"))
+    assert [file.name for file in find_files([str(tmp_path)]).every] == ["config.json", "quiet.json.gz"]
+    assert run([str(tmp_path)], as_json=True, html=None) == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["ranks"]) == 1
+    assert "config.json" in err
+
+
+def test_a_cut_file_says_what_was_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = quiet(tmp_path)
+    path.write_bytes(path.read_bytes()[:-40])
+    assert run([str(path)], as_json=False, html=None) == 0
+    assert "the gzip data ends in the middle" in capsys.readouterr().out
+
+
+def test_one_process_per_file_gives_what_one_process_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = Pipeline([1_000_000] * 2, leaks=[(1, 3, "stray")]).build().write(tmp_path)
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}")
+    files = [*paths, bad]
+    alone, errors = analyse_files(files)
+    monkeypatch.setattr("ppscope.trace.batch.PARALLEL_BYTES", 0)
+    heard: list[str] = []
+    together, same_errors = analyse_files(files, lambda name, done, size: heard.append(name))
+    assert together == alone
+    assert errors == same_errors
+    assert list(errors) == [bad]
+    assert set(heard) == {file.name for file in files}
+
+
+def test_a_hostile_name_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipeline = Pipeline([1_000_000] * 2, leaks=[(0, 3, "evil\x1b[2Jkernel")], hosts=["\x1b]0;x\x07", "b"]).build()
+    pipeline.write(tmp_path)
+    assert run([str(tmp_path)], as_json=False, html=None) == 1
+    assert "\x1b" not in capsys.readouterr().out
