@@ -38,9 +38,14 @@ class ServerSource(Source):
 
     def update(self, server: Server) -> None:
         """Take note of a changed server: another port, launcher, state or command line."""
-        if self._desk is not None:
-            self._desk.update(server)
-            self._say_requested(server)
+        if self._desk is None:
+            return
+        before = self._desk.server
+        self._desk.update(server)
+        self._say_requested(server)
+        if (before.port, before.state, before.launcher_pid) != (server.port, server.state, server.launcher_pid):
+            for worker in self._workers:
+                worker.nudge()
 
     def obey(self, command: AnyCommand) -> None:
         """Ask `/server_info` again on ReadServerInfo."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from ppscope.records import Settings
 from ppscope.sources.server_http import JSON_LIMIT, HttpError
@@ -30,6 +31,8 @@ class InfoWorker(Worker):
         self.pending_since_ns: int | None = None
         """Since when an answer is awaited; None when none is."""
         self.trouble: tuple[str, str] | None = None
+        self.changed: Callable[[], None] = lambda: None
+        """Called when there is something new to say."""
         self._wanted = threading.Event()
         self._failures = 0
         self._first_asked_ns: int | None = None
@@ -53,6 +56,7 @@ class InfoWorker(Worker):
         except HttpError as error:
             again = True
             self.trouble = (f"/server_info: {error}", "")
+        self.changed()
         if not again:
             self.pending_since_ns = self._first_asked_ns = None
             self._failures = 0
@@ -94,6 +98,7 @@ class AliveWorker(Worker):
     def __init__(self, desk: Desk, info: InfoWorker) -> None:
         super().__init__(desk)
         self._info = info
+        info.changed = self.nudge
         self._due = 0.0
         self._trouble: tuple[str, str] | None = ("", "")
         self._asked_info = False

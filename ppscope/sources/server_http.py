@@ -85,12 +85,18 @@ class Reply:
 
     def chunks(self, limit: int) -> Iterator[bytes]:
         """Yield the body in pieces; HttpError `too_large` once more than `limit` bytes came."""
+        # Python 3.10's read1 does not count down what is left of a declared length, so that is done here.
+        declared = self._response.length
         seen = 0
-        while chunk := self._response.read1(CHUNK):
+        while (size := CHUNK if declared is None else min(CHUNK, declared - seen)) and (
+            chunk := self._response.read1(size)
+        ):
             seen += len(chunk)
             if seen > limit:
                 raise HttpError("too_large", f"answer is larger than {limit >> 20} MB")
             yield chunk
+        if declared is not None and seen < declared:
+            raise HttpError("closed", "the connection was closed before the answer was whole")
 
     def json(self, limit: int = JSON_LIMIT) -> object:
         """Read the body as JSON; HttpError `garbage` where it is none, `too_large` above `limit` bytes."""

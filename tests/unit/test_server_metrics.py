@@ -1,0 +1,211 @@
+"""The Prometheus reader and what is made of its figures; pages of real servers are in data/server."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppscope.records import LoadSample, Metric
+from ppscope.sources.server_load import LoadMeter, from_loads, from_server_info
+from ppscope.sources.server_metrics import KNOWN, ChangedOnly, MetricsReader, Sample, parse_line, to_metrics
+
+DATA = Path(__file__).parent / "data" / "server"
+SECOND = 1_000_000_000
+
+
+def read(page: bytes, cuts: list[int] | None = None) -> list[Sample]:
+    reader = MetricsReader()
+    edges = [0, *sorted(cut % (len(page) + 1) for cut in cuts or []), len(page)]
+    for start, end in pairwise(edges):
+        reader.feed(page[start:end])
+    return reader.finish()
+
+
+@pytest.mark.parametrize(("version", "decoded"), [("0.5.9", 3927), ("0.5.11", 3567), ("0.5.23", 3767)])
+def test_a_real_page_gives_the_known_series_of_both_stages(version: str, decoded: int) -> None:
+    page = (DATA / f"metrics-{version}.txt").read_bytes()
+    metrics = to_metrics(read(page), 5)
+    values = {(metric.name, metric.labels): metric.value for metric in metrics}
+    assert {metric.name for metric in metrics} <= KNOWN
+    assert values["sglang:realtime_tokens_total", (("mode", "decode"), ("pp_rank", "0"), ("tp_rank", "0"))] == decoded
+    assert ("sglang:num_running_reqs", (("pp_rank", "1"), ("tp_rank", "0"))) in values
+    assert values["sglang:http_requests_active", ()] == 8
+    assert not any("model_name" in dict(metric.labels) for metric in metrics)
+    assert not any(metric.name.endswith("fwd_occupancy") for metric in metrics), "it is NaN without the device timer"
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=30))
+def test_the_page_may_come_in_any_pieces(cuts: list[int]) -> None:
+    page = (DATA / "metrics-0.5.11.txt").read_bytes()
+    assert read(page, cuts) == read(page)
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True), st.text(max_size=20), max_size=5),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", " 1395066363000"]),
+)
+def test_a_written_line_reads_back(labels: dict[str, str], value: float, timestamp: str) -> None:
+    escaped = {k: v.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"") for k, v in labels.items()}
+    line = "sglang:x{" + ",".join(f'{k}="{v}"' for k, v in escaped.items()) + "} " + repr(value) + timestamp
+    assert parse_line(line) == Sample("sglang:x", labels, value)
+
+
+@given(st.binary(max_size=300), st.lists(st.integers(0, 400), max_size=6))
+def test_whatever_comes_is_survived(junk: bytes, cuts: list[int]) -> None:
+    page = b"sglang:num_queue_reqs{" + junk + b"\nsglang:num_queue_reqs 3\n"
+    assert Sample("sglang:num_queue_reqs", {}, 3.0) in read(page, cuts) or b"\n" not in page
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# HELP x y",
+        "",
+        "sglang:x",
+        "sglang:x NaN",
+        "sglang:x +Inf",
+        'sglang:x{a="1" 2',
+        "sglang:x{a=1} 2",
+        "sglang:x 1 2 3",
+        "{} 1",
+    ],
+)
+def test_lines_without_a_finite_sample_give_none(line: str) -> None:
+    assert parse_line(line) is None
+
+
+def test_a_page_without_an_end_costs_little_memory() -> None:
+    reader = MetricsReader()
+    for _ in range(40):
+        reader.feed(b'sglang:num_queue_reqs{a="' + b"x" * 100_000)
+        assert len(reader._rest) <= 200_000
+    reader.feed(b'"} 1\nsglang:num_queue_reqs 7\n' + b"sglang:unknown 1\n" * 1000)
+    assert [sample.value for sample in reader.finish()] == [7.0]
+
+
+def test_the_total_of_all_priorities_is_taken_once() -> None:
+    page = b"".join(
+        b'sglang:num_queue_reqs{priority="%s",pp_rank="0"} %d\n' % row for row in ((b"", 5), (b"1", 3), (b"None", 2))
+    )
+    assert [(m.labels, m.value) for m in to_metrics(read(page), 0)] == [((("pp_rank", "0"),), 5.0)]
+
+
+def test_only_changed_series_are_sent_and_all_of_them_now_and_then() -> None:
+    gate = ChangedOnly(refresh_s=30)
+    page = [Metric(0, "a", (), 1.0), Metric(0, "b", (), 1.0)]
+    assert gate.filter(page, 0) == page
+    assert gate.filter([page[0], Metric(1, "b", (), 2.0)], SECOND) == [Metric(1, "b", (), 2.0)]
+    assert len(gate.filter(page, 31 * SECOND)) == 2
+
+
+def metric(name: str, value: float, pp: int = 0, tp: int = 0, dp: int | None = None, mode: str | None = None) -> Metric:
+    labels = {"pp_rank": str(pp), "tp_rank": str(tp)}
+    labels |= {} if dp is None else {"dp_rank": str(dp)}
+    labels |= {} if mode is None else {"mode": mode}
+    return Metric(0, f"sglang:{name}", tuple(sorted(labels.items())), value)
+
+
+def page_of(tokens: float, passes: float, pp_size: int = 2, dp_size: int = 1) -> list[Metric]:
+    page = [Metric(0, "sglang:http_requests_active", (), 8.0)]
+    for pp in range(pp_size):
+        for dp in range(dp_size):
+            place = partial(metric, pp=pp, tp=2 * dp, dp=dp if dp_size > 1 else None)
+            page += [
+                place("num_running_reqs", 4),
+                place("num_queue_reqs", 1),
+                place("realtime_tokens_total", tokens, mode="decode"),
+                place("realtime_tokens_total", 9e9, mode="prefill_compute"),
+                place("cuda_graph_passes_total", passes, mode="decode_none"),
+                place("cuda_graph_passes_total", 10, mode="decode_cuda_graph"),
+                place("cuda_graph_passes_total", 9e9, mode="prefill_none"),
+            ]
+    return page
+
+
+def test_under_pp_the_server_s_running_is_not_claimed_and_tokens_are_not_summed_over_stages() -> None:
+    meter = LoadMeter()
+    meter.update(page_of(1000, 100), 0, 2)
+    whole, first, second = meter.update(page_of(1400, 200), 2 * SECOND, 2)
+    assert (whole.running, whole.queued, whole.tokens_per_s, whole.micro_batch, whole.in_flight) == (
+        None,
+        1,
+        200.0,
+        4.0,
+        8,
+    )
+    assert [(s.stage, s.running, s.tokens_per_s) for s in (first, second)] == [(0, 4, 200.0), (1, 4, 200.0)]
+
+
+def test_data_parallel_ranks_are_summed_and_a_single_stage_s_running_is_the_server_s() -> None:
+    meter = LoadMeter()
+    meter.update(page_of(1000, 100, pp_size=1, dp_size=2), 0, 1)
+    (whole,) = meter.update(page_of(1400, 200, pp_size=1, dp_size=2), 2 * SECOND, 1)
+    assert (whole.running, whole.queued, whole.tokens_per_s, whole.micro_batch) == (8, 2, 400.0, 4.0)
+
+
+def test_a_counter_that_began_again_gives_no_rate_and_an_idle_server_zero() -> None:
+    meter = LoadMeter()
+    meter.update(page_of(1000, 100), 0, 2)
+    assert meter.update(page_of(10, 1), SECOND, 2)[0].tokens_per_s is None
+    for second in range(2, 7):
+        whole = meter.update(page_of(10, 1), second * SECOND, 2)[0]
+    assert (whole.tokens_per_s, whole.micro_batch) == (0.0, None)
+
+
+def test_the_rate_falls_back_to_the_gauge_of_old_servers_and_one_tp_rank_speaks_for_its_stage() -> None:
+    page = [metric("gen_throughput", 50.0 + tp, tp=tp) for tp in (1, 0, 2)]
+    (whole,) = LoadMeter().update(page, 0, 1)
+    assert whole.tokens_per_s == 50.0
+    assert LoadMeter().update([Metric(0, "sglang:http_requests_active", (), 1.0)], 0, 1) == []
+
+
+def test_speculative_decoding_has_no_mean_micro_batch() -> None:
+    meter = LoadMeter()
+    extra = [metric("spec_accept_length", 2.5)]
+    meter.update([*page_of(0, 0), *extra], 0, 2)
+    assert meter.update([*page_of(100, 10), *extra], SECOND, 2)[0].micro_batch is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "pp_size", "expected"),
+    [
+        (
+            {"loads": [{"num_running_reqs": 3, "num_waiting_reqs": 2, "gen_throughput": 5.5, "token_usage": 0.1}]},
+            1,
+            (3, 2, 5.5),
+        ),
+        (
+            {"loads": [{"num_running_reqs": 3, "num_waiting_reqs": 0}, {"num_running_reqs": 1, "num_waiting_reqs": 1}]},
+            1,
+            (4, 1, None),
+        ),
+        ({"loads": [{"num_running_reqs": 3, "num_waiting_reqs": 2}]}, 4, (None, 2, None)),
+        ([{"num_reqs": 9, "num_waiting_reqs": 2}], 1, (7, 2, None)),
+        ([{"num_reqs": 9, "num_waiting_reqs": 2}], 4, (None, 2, None)),
+    ],
+)
+def test_loads_of_both_endpoints(answer: object, pp_size: int, expected: tuple[object, ...]) -> None:
+    load = from_loads(answer, 1, pp_size)
+    assert load is not None
+    assert (load.running, load.queued, load.tokens_per_s) == expected
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["loads", "num_waiting_reqs", "num_reqs"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(json_like)
+def test_any_json_is_a_load_or_none(answer: object) -> None:
+    assert isinstance(from_loads(answer, 1, 2), LoadSample | None)
+    assert isinstance(from_server_info(answer, 1), LoadSample | None)
