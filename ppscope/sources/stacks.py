@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ppscope.records import AnyCommand, Rank, RankKey, Server, SetRate, StackSpans
 from ppscope.sources.base import Emit, Source
 from ppscope.sources.stacks_intern import StackTable, clean
-from ppscope.sources.stacks_plan import BUDGET_CORES, OVERLAP_S, RankLoad, Slot, plan
+from ppscope.sources.stacks_plan import BUDGET_CORES, OVERLAP_S, START_S, RankLoad, Slot, plan
 from ppscope.sources.stacks_pyspy import MISSING, Trouble, find_pyspy, started_ticks, thread_count
 from ppscope.sources.stacks_windows import Result, ThreadSpans, Window, clip, reap_all, sound
 
@@ -116,7 +116,10 @@ class StackSource(Source):
         except Exception as error:  # noqa: BLE001  a source fails alone and says so
             self.status("dead", f"stack sampling ended: {type(error).__name__}: {error}")
         finally:
-            reap_all([window for sampled in self._sampled.values() for window in sampled.running], 0.5)
+            left = [window for sampled in self._sampled.values() for window in sampled.running]
+            reap_all(left, 0.5)
+            for sampled in self._sampled.values():
+                sampled.running.clear()
 
     def _turn_round(self) -> None:
         assert self._selector is not None
@@ -202,7 +205,7 @@ class StackSource(Source):
 
     def _finished(self, sampled: _Sampled, window: Window, result: Result) -> None:
         lasted_s = max(0.1, (time.monotonic_ns() - window.spawned_ns) / 1e9)
-        model_s = RankLoad(sampled.rank.key, sampled.threads).cores(window.rate_hz, lasted_s) * lasted_s
+        model_s = START_S + lasted_s * window.rate_hz * RankLoad(sampled.rank.key, sampled.threads).sample_s()
         if result.cpu_s > 0:
             measured = min(max(result.cpu_s / model_s, 0.2), 20.0)
             sampled.factor += 0.4 * (measured - sampled.factor)
@@ -219,6 +222,8 @@ class StackSource(Source):
 
     def _trouble(self, sampled: _Sampled, trouble: Trouble) -> None:
         sampled.failures += 1
+        if sampled.covered_ns == 0:
+            sampled.windows = 0  # still nothing on the screen: the next window is a fast first one again
         pause_s = BACKOFF_S[min(sampled.failures, len(BACKOFF_S)) - 1]
         sampled.retry_ns = time.monotonic_ns() + int(pause_s * 1e9)
         if trouble.kind in _FOR_GOOD:

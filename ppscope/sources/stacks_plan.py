@@ -12,7 +12,7 @@ LONG_WINDOW_S = 4.0
 OVERLAP_S = 0.2
 MIN_HZ = 10
 REST_HZ = 20
-BUDGET_CORES = 0.35
+BUDGET_CORES = 0.34
 """Of the 0.38 core for all py-spy; the rest is for dumps."""
 
 # CPU seconds: one start (symbols are read anew every time), one sample, and one sample's share of a thread.
@@ -35,8 +35,12 @@ class RankLoad:
         return self.factor * (SAMPLE_S + THREAD_S * self.threads)
 
     def cores(self, rate_hz: float, window_s: float) -> float:
-        """Cores that windows of this length at this rate take."""
-        return self.factor * START_S / window_s + rate_hz * self.sample_s()
+        """Cores that windows of this length, each overlapping the next, take at this rate."""
+        return self.start_cores(window_s) + rate_hz * self.sample_s() * _stretch(window_s)
+
+    def start_cores(self, window_s: float) -> float:
+        """Cores that starting anew for every window takes."""
+        return self.factor * START_S / window_s
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,19 @@ def plan(
     return slots | _share(rest, ceiling, budget_cores - used, turn, at_least=0)
 
 
+def _stretch(window_s: float) -> float:
+    # While two windows overlap, both sample.
+    return (window_s + OVERLAP_S) / window_s
+
+
 def _share(ranks: Sequence[RankLoad], top_hz: int, cores: float, turn: int, at_least: int) -> dict[RankKey, Slot]:
     if not ranks:
         return {}
     per_hz = sum(rank.sample_s() for rank in ranks)
     lowest = min(MIN_HZ, top_hz)
     for window_s in (WINDOW_S, LONG_WINDOW_S):
-        starts = sum(rank.factor * START_S / window_s for rank in ranks)
-        rate = min(top_hz, int((cores - starts) / per_hz))
+        starts = sum(rank.start_cores(window_s) for rank in ranks)
+        rate = min(top_hz, int((cores - starts) / (per_hz * _stretch(window_s))))
         if rate >= lowest:
             return {rank.key: Slot(rate, window_s) for rank in ranks}
     slots: dict[RankKey, Slot] = {}

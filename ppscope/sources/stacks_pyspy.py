@@ -123,7 +123,7 @@ def explain(stderr: bytes, returncode: int | None, pid: int) -> Trouble:
             "pip install -U py-spy (3.14 needs 0.4.1 or later)",
         )
     if (
-        "failed to find a python version" in low
+        "failed to find python version" in low
         or "libpython" in low
         or "not a python" in low
         or "python interpreter" in low

@@ -1,0 +1,96 @@
+"""What py-spy says when it fails, turned into one line and a remedy."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from ppscope.sources import stacks_pyspy
+from ppscope.sources.stacks_pyspy import explain, find_pyspy, first_line, permission_trouble, record_argv
+
+TRACE = b"\n\nStack backtrace:\n   0: <E as anyhow::context::ext::StdError>::ext_context\n"
+DENIED = b"Permission Denied: Try running again with elevated permissions by going 'sudo env \"PATH=$PATH\" !!'\n"
+NAME = b"Error: Failed to get process executable name.\n\nCaused by:\n    0: Permission denied (os error 13)"
+ME = os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("stderr", "kind"),
+    [
+        (DENIED, "permission"),
+        (NAME + TRACE, "permission"),
+        (b"Error: Failed to find python version from target process" + TRACE, "not_python"),
+        (b"Error: failed to find version string" + TRACE, "version"),
+        (b"Error: Failed to get stack traces\n\nCaused by:\n  2: Bad address (os error 14)" + TRACE, "transient"),
+        (b"Error: something new\nat all" + TRACE, "unknown"),
+        (b"", "unknown"),
+        (b"\xff\xfe\x00", "unknown"),
+    ],
+)
+def test_a_failure_is_one_line_without_a_backtrace(stderr: bytes, kind: str) -> None:
+    trouble = explain(stderr, 1, ME)
+    assert trouble.kind == kind
+    assert trouble.message
+    assert "\n" not in trouble.message
+    assert "backtrace" not in trouble.message
+    assert kind not in ("permission", "version") or trouble.remedy
+
+
+def test_a_process_that_went_is_gone_whatever_pyspy_says() -> None:
+    assert explain(DENIED, 1, 2**22 + 1).kind == "gone"
+
+
+def test_a_signal_is_named() -> None:
+    assert "signal 9" in explain(b"", -9, ME).message
+
+
+@pytest.mark.parametrize(
+    ("ours", "scope", "said", "remedy"),
+    [
+        (0, None, "CAP_SYS_PTRACE", "--cap-add SYS_PTRACE"),
+        (os.geteuid() + 1000, None, "uid", "sudo"),
+        (None, 1, "ptrace_scope=1", "sysctl kernel.yama.ptrace_scope=0"),
+        (None, 3, "ptrace_scope=3", "reboot"),
+        (None, None, "not allowed", "SYS_PTRACE"),
+    ],
+)
+def test_the_missing_right_is_named(
+    ours: int | None, scope: int | None, said: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = 1234 if ours is None else ours
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    if ours is None:
+        monkeypatch.setattr(os, "stat", lambda path: os.stat_result((0, 0, 0, 0, uid, 0, 0, 0, 0, 0)))
+    monkeypatch.setattr(stacks_pyspy, "ptrace_scope", lambda: scope)
+    trouble = permission_trouble(ME)
+    assert said in trouble.message
+    assert remedy in trouble.remedy
+
+
+def test_the_first_line_is_clean_and_short() -> None:
+    assert first_line(b"\n\n  Error: a\x1b[31m\nb") == "Error: a [31m"
+    assert len(first_line(b"x" * 9999)) == 300
+
+
+def test_pyspy_beside_this_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    assert find_pyspy() is None
+    for folder in (tmp_path / "path", tmp_path):
+        folder.mkdir(exist_ok=True)
+        binary = folder / "py-spy"
+        binary.write_text("")
+        assert find_pyspy() != str(binary), "not executable yet"
+        binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
+        assert find_pyspy() == str(binary)
+
+
+def test_pyspy_never_stops_its_target() -> None:
+    argv = record_argv("py-spy", 1, 50, "out", 3)
+    assert {"--nonblocking", "-i", "-t", "--full-filenames"} <= set(argv)
+    assert "--native" not in argv

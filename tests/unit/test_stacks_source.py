@@ -1,0 +1,384 @@
+"""The stack and dump sources with a py-spy that behaves as told, and with the real one on a small Python process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from ppscope.records import (
+    AnyRecord,
+    DumpNow,
+    FrameDef,
+    LoopSample,
+    Rank,
+    RankKey,
+    Server,
+    SetRate,
+    SourceStatus,
+    StackDef,
+    StackSpans,
+)
+from ppscope.sources import stacks, stacks_dumps, stacks_windows
+from ppscope.sources.base import Source
+from ppscope.sources.stacks import StackSource, split_main
+from ppscope.sources.stacks_dump_run import run_dump
+from ppscope.sources.stacks_dumps import DumpSource
+from ppscope.sources.stacks_intern import StackTable
+from ppscope.sources.stacks_pyspy import find_pyspy, started_ticks
+from ppscope.sources.stacks_windows import ThreadSpans, Window
+
+PATIENCE_S = 20.0
+KEY = RankKey(0, 0, 0)
+R = TypeVar("R", bound=AnyRecord)
+
+
+class Heard:
+    """Records as they arrive."""
+
+    def __init__(self) -> None:
+        self.records: list[AnyRecord] = []
+
+    def __call__(self, record: AnyRecord) -> None:
+        self.records.append(record)
+
+    def all(self, kind: type[R]) -> list[R]:
+        return [record for record in list(self.records) if isinstance(record, kind)]
+
+    def status(self, state: str) -> SourceStatus | None:
+        return next((record for record in self.all(SourceStatus) if record.state == state), None)
+
+
+def until(true: Callable[[], object]) -> None:
+    """Wait for something that must come; the test fails when it never does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+def server_of(*pids: int, ticks: int | None = None) -> Server:
+    ranks = tuple(
+        Rank(
+            RankKey(0, pp, 0), pid, ticks if ticks is not None else started_ticks(pid) or 0, f"sglang::scheduler_PP{pp}"
+        )
+        for pp, pid in enumerate(pids)
+    )
+    return Server(0, pids[0], 1, "launch_server", "serving", ranks, len(pids), 1, 1)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[[Source, Server], Source]]:
+    started: list[Source] = []
+
+    def start(source: Source, server: Server) -> Source:
+        started.append(source)
+        source.start(server)
+        return source
+
+    yield start
+    for source in started:
+        source.stop()
+        assert source.children() == ()
+    assert not [thread for thread in threading.enumerate() if thread.name in ("ppscope-stacks", "ppscope-dumps")]
+
+
+TARGET = """
+    import ctypes, threading, time
+    ctypes.CDLL(None).prctl(0x59616d61, ctypes.c_ulong(-1), 0, 0, 0)  # anyone may trace
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True, name="sleeper").start()
+    def run_batch():
+        end = time.time() + 0.03
+        while time.time() < end:
+            pass
+    def event_loop_pp():
+        mb_id, prompt = 1, "a secret"
+        while True:
+            next_mb_id = (mb_id + 1) % 4
+            run_batch()
+            time.sleep(0.03)
+    def run_scheduler_process(gpu_id, pp_rank):
+        print("up", flush=True)
+        event_loop_pp()
+    run_scheduler_process(5, 0)
+"""
+
+
+@pytest.fixture
+def target() -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(TARGET)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Put a shell script in py-spy's place; `$out` is the file it is asked to write."""
+
+    def install(body: str) -> str:
+        script = tmp_path / "py-spy"
+        script.write_text(f"#!/bin/sh\nfor out; do :; done\n{body}\n")
+        script.chmod(0o700)
+        monkeypatch.setattr(stacks, "find_pyspy", lambda: str(script))
+        monkeypatch.setattr(stacks_dumps, "find_pyspy", lambda: str(script))
+        return str(script)
+
+    monkeypatch.setattr(stacks, "BACKOFF_S", (0.05,))
+    monkeypatch.setattr(stacks, "FIRST_WINDOW_S", 0.1)
+    return install
+
+
+needs_pyspy = pytest.mark.skipif(find_pyspy() is None, reason="py-spy is not installed")
+LOOPING = "while :; do sleep 0.02; done"
+
+
+@needs_pyspy
+def test_windows_of_a_real_process_follow_each_other(
+    target: int, heard: Heard, run: Callable[[Source, Server], Source]
+) -> None:
+    source = StackSource(heard)
+    run(source, server_of(target))
+    main: Callable[[], list[StackSpans]] = lambda: [spans for spans in heard.all(StackSpans) if spans.tid == target]  # noqa: E731
+    until(lambda: len(main()) >= 2)
+    frames = {frame.id: frame.function for frame in heard.all(FrameDef)}
+    stacks_seen = {stack.id: [frames[i] for i in stack.frames] for stack in heard.all(StackDef)}
+    edge = 0
+    for spans in main():
+        assert edge <= spans.start_ns < spans.end_ns <= time.monotonic_ns()
+        edge = spans.start_ns
+        for start, end, stack in zip(spans.starts_ns, spans.ends_ns, spans.stacks, strict=True):
+            assert edge <= start < end <= spans.end_ns
+            assert stacks_seen[stack][0] == "<module>"
+            edge = end
+        assert spans.thread == "MainThread"
+    assert any(names[-1].endswith("run_batch") for names in stacks_seen.values())
+    assert len([spans for spans in heard.all(StackSpans) if spans.thread == "sleeper"]) == 1, (
+        "a constant stack goes out once"
+    )
+    assert source.rate_hz == 50.0
+    source.obey(SetRate(10.0))
+    until(lambda: source.rate_hz == 10.0)
+
+
+@needs_pyspy
+def test_dumps_of_a_real_process_tell_rank_and_micro_batch_only(
+    target: int, heard: Heard, run: Callable[[Source, Server], Source]
+) -> None:
+    learned: list[tuple[RankKey, dict[str, int]]] = []
+    source = DumpSource(heard, on_facts=lambda key, facts: learned.append((key, facts)))
+    run(source, server_of(target))
+    source.obey(DumpNow(5, KEY))
+    until(lambda: len(heard.all(LoopSample)) >= 6)
+    sample = heard.all(LoopSample)[-1]
+    assert (sample.loop, sample.mb_id, sample.next_mb_id, sample.batch, sample.occupied) == (
+        "event_loop_pp",
+        1,
+        2,
+        None,
+        None,
+    )
+    assert learned == [(KEY, {"gpu_id": 5, "pp_rank": 0})]
+    assert source.rank_facts[KEY]["gpu_id"] == 5
+    assert "secret" not in repr(heard.records)
+
+
+@needs_pyspy
+def test_nothing_is_left_when_the_collector_is_killed(target: int) -> None:
+    code = f"""
+        import time
+        from ppscope.sources.stacks import StackSource
+        from tests.unit.test_stacks_source import server_of
+        source = StackSource(lambda record: None)
+        source.start(server_of({target}))
+        while not source.children():
+            time.sleep(0.01)
+        print(*source.children(), flush=True)
+        time.sleep(1000)
+    """
+    collector = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    assert collector.stdout is not None
+    children = [int(pid) for pid in collector.stdout.readline().split()]
+    assert children
+    assert all(b"py-spy" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
+    collector.kill()
+    collector.communicate()
+    until(lambda: not any(_running(pid) for pid in children))
+
+
+def _running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_missing_pyspy_is_said_with_its_remedy(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, source in ((stacks, StackSource(heard)), (stacks_dumps, DumpSource(heard))):
+        monkeypatch.setattr(module, "find_pyspy", lambda: None)
+        source.start(server_of(os.getpid()))
+        source.stop()
+    assert [(s.name, s.state, s.remedy) for s in heard.all(SourceStatus)] == [
+        ("stacks", "dead", "pip install py-spy"),
+        ("dumps", "dead", "pip install py-spy"),
+    ]
+
+
+@pytest.mark.parametrize("make", [StackSource, DumpSource])
+@pytest.mark.parametrize(
+    ("body", "state", "said"),
+    [
+        ("echo 'Permission Denied: Try running again' >&2; exit 1", "dead", "process"),
+        (
+            "echo 'Error: Failed to find python version from target process' >&2; echo; exit 1",
+            "dead",
+            "does not run Python",
+        ),
+        ("exit 3", "dead", "ended with 3"),
+        ("kill -9 $$", "dead", "signal 9"),
+    ],
+)
+def test_a_failure_is_said_and_tried_again(
+    make: type[StackSource] | type[DumpSource], body: str, state: str, said: str, heard: Heard,
+    pretend: Callable[[str], str], run: Callable[[Source, Server], Source], tmp_path: Path,
+) -> None:  # fmt: skip
+    pretend(f"echo x >> {tmp_path}/calls; {body}")
+    run(make(heard), server_of(os.getpid()))
+    until(lambda: heard.status(state))
+    status = heard.status(state)
+    assert status is not None
+    assert said in status.message
+    assert status.rank == KEY
+    if make is StackSource:
+        until(lambda: len((tmp_path / "calls").read_text().split()) >= 3)
+    assert len(heard.all(SourceStatus)) == 1, "said once, not at every attempt"
+
+
+def test_a_rank_that_fails_does_not_stop_the_others(
+    heard: Heard, pretend: Callable[[str], str], run: Callable[[Source, Server], Source], target: int
+) -> None:
+    good = '[{"name":"f","ph":"B","tid":1,"ts":10},{"name":"f","ph":"E","tid":1,"ts":99999}]'
+    pretend(
+        f'case "$*" in *"-p {target} "*) echo bad >&2; exit 1;; esac\n'
+        f"finish() {{ cat > $out <<'END'\n{good}\nEND\nexit 0; }}\ntrap finish INT\n{LOOPING}"
+    )
+    run(StackSource(heard), server_of(target, os.getpid()))
+    until(lambda: heard.status("dead") and heard.status("ok"))
+    ok, dead = heard.status("ok"), heard.status("dead")
+    assert ok is not None
+    assert dead is not None
+    assert (dead.rank, ok.rank) == (RankKey(0, 0, 0), RankKey(0, 1, 0))
+
+
+def test_a_hanging_pyspy_is_killed_and_said(
+    heard: Heard,
+    pretend: Callable[[str], str],
+    run: Callable[[Source, Server], Source],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stacks_windows, "WATCHDOG_S", 0.2)
+    monkeypatch.setattr(stacks_dumps, "TIMEOUT_S", 0.3)
+    pretend(f"trap '' INT TERM\n{LOOPING}")
+    run(StackSource(heard), server_of(os.getpid()))
+    run(DumpSource(heard), server_of(os.getpid()))
+    until(lambda: {s.name for s in heard.all(SourceStatus)} == {"stacks", "dumps"})
+    assert all(s.state == "degraded" and "was killed" in s.message for s in heard.all(SourceStatus))
+
+
+def test_an_empty_or_damaged_window_is_degraded_not_drawn(
+    heard: Heard, pretend: Callable[[str], str], run: Callable[[Source, Server], Source]
+) -> None:
+    pretend(f"trap 'echo \"[]\" > $out; exit 0' INT\n{LOOPING}")
+    run(StackSource(heard), server_of(os.getpid()))
+    until(lambda: heard.status("degraded"))
+    assert not heard.all(StackSpans)
+
+
+def test_a_pid_that_belongs_to_another_process_now_is_never_sampled(
+    heard: Heard, pretend: Callable[[str], str], run: Callable[[Source, Server], Source], tmp_path: Path
+) -> None:
+    pretend(f"echo x >> {tmp_path}/calls")
+    for source in (StackSource(heard), DumpSource(heard)):
+        run(source, server_of(os.getpid(), ticks=1))
+    until(lambda: len(heard.all(SourceStatus)) == 2)
+    assert all("is gone" in status.message for status in heard.all(SourceStatus))
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_restarted_rank_is_sampled_again(
+    heard: Heard, pretend: Callable[[str], str], run: Callable[[Source, Server], Source]
+) -> None:
+    pretend("echo broken >&2; exit 1")
+    source = run(StackSource(heard), server_of(os.getpid(), ticks=1))
+    until(lambda: any("gone" in s.message for s in heard.all(SourceStatus)))
+    source.update(server_of(os.getpid()))
+    until(lambda: any("broken" in s.message for s in heard.all(SourceStatus)))
+
+
+def test_no_descriptor_is_left_open(pretend: Callable[[str], str]) -> None:
+    binary = pretend("exit 1")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        window = Window(binary, os.getpid(), 50, 0.1)
+        until(window.drain)
+        window.finish()
+        run_dump(binary, os.getpid(), 5.0, threading.Event())
+        run_dump("/nonexistent/py-spy", os.getpid(), 5.0, threading.Event())
+        with pytest.raises(OSError, match="nonexistent"):
+            Window("/nonexistent/py-spy", os.getpid(), 50, 0.1)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_stopping_twice_and_before_starting_is_harmless(heard: Heard) -> None:
+    for source in (StackSource(heard), DumpSource(heard)):
+        source.stop()
+        source.stop()
+
+
+@pytest.mark.parametrize(
+    ("ns_pid", "tids", "main"),
+    [(None, (1, 77), 77), (1, (1, 5), 1), (None, (3, 4), None)],
+)
+def test_the_main_thread_in_any_pid_namespace(ns_pid: int | None, tids: tuple[int, ...], main: int | None) -> None:
+    threads = [ThreadSpans(tid, "", [], [], []) for tid in tids]
+    found, others = split_main(threads, Rank(KEY, 77, 0, "", ns_pid=ns_pid))
+    assert (found.tid if found else None) == main
+    assert len(others) == len(tids) - (found is not None)
+    named = ThreadSpans(None, "MainThread", [], [], [])
+    assert split_main([*threads[:0], named], Rank(KEY, 77, 0, ""))[0] is named
+
+
+def test_both_sources_share_numbers(heard: Heard) -> None:
+    table = StackTable(heard)
+    assert StackSource(heard, table).table is DumpSource(heard, table).table
+
+
+def test_signals_go_to_pyspy_alone(pretend: Callable[[str], str]) -> None:
+    window = Window(pretend(LOOPING), os.getpid(), 50, 0.1)
+    try:
+        assert os.getsid(window.pyspy_pid) == window.pyspy_pid, (
+            "a session of its own: Ctrl-C in the terminal does not reach it"
+        )
+        assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    finally:
+        window.kill()
+        until(window.drain)
+        window.finish()
