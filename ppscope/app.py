@@ -20,7 +20,7 @@ from ppscope.app_state import State
 from ppscope.feed import Feed
 from ppscope.keys import KEYS
 from ppscope.records import Attach
-from ppscope.widgets.gantt import Gantt
+from ppscope.widgets.gantt import Gantt, Labels
 from ppscope.widgets.help import HelpScreen
 from ppscope.widgets.lines import LineView
 from ppscope.widgets.listing import Pane
@@ -35,8 +35,9 @@ SMALLEST = (80, 24)
 
 def _theme(name: str, palette: Palette, dark: bool) -> Theme:
     return Theme(
-        name=name, primary=palette.accent, foreground=palette.text, background=palette.background, surface=palette.raised,
-        panel=palette.raised, success=palette.good, warning=palette.warn, error=palette.bad, accent=palette.accent, dark=dark,
+        name=name, primary=palette.hex("accent"), foreground=palette.hex("text"), background=palette.hex("background"),
+        surface=palette.hex("raised"), panel=palette.hex("raised"), success=palette.hex("good"),
+        warning=palette.hex("warn"), error=palette.hex("bad"), accent=palette.hex("accent"), dark=dark,
     )  # fmt: skip
 
 
@@ -64,13 +65,15 @@ class PpscopeApp(App[None]):
     #header, #strip, #legend, #tabs, #footer { width: 100%; height: 1; }
     #header { height: 2; }
     #lanes { width: 100%; }
-    #labels { height: 100%; }
+    #labels { height: 100%; width: auto; }
+    .tall #lanes, .tall #tabs { margin-top: 1; }
     #small { height: 100%; width: 100%; display: none; }
     #filter { height: 1; border: none; padding: 0 1; display: none; background: $background; }
     """
     BINDINGS = _bindings()
     COMMAND_PALETTE_BINDING = "ctrl+p"
     ALLOW_SELECT = False
+    AUTO_FOCUS = None
 
     class BurstRequested(Message):
         """The user asks for a profile burst."""
@@ -122,7 +125,7 @@ class PpscopeApp(App[None]):
             yield LineView(self.look, id="header")
             yield LineView(self.look, id="strip")
             with Horizontal(id="lanes"):
-                yield LineView(self.look, id="labels")
+                yield Labels(self.look, id="labels")
                 yield Gantt(self.look, id="gantt")
             yield LineView(self.look, id="legend")
             yield LineView(self.look, id="tabs")
@@ -134,7 +137,6 @@ class PpscopeApp(App[None]):
     def on_mount(self) -> None:
         """Start polling."""
         self.query_one("#filter", Input).cursor_blink = False
-        self.screen.set_focus(None)
         self.set_interval(TICK_S, self._tick)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -396,7 +398,6 @@ class PpscopeApp(App[None]):
         look = self.look
         self.look = Look(colours=look.colours, dark=not look.dark, ascii=look.ascii, phases=look.phases)
         self._set_theme(look.colours, self.look.dark)
-        self.query_one(Gantt).restyle(self.look)
         for view in self.query(LineView):
             view.restyle(self.look)
         self.paint()

@@ -13,7 +13,7 @@ from ppscope.app_state import State
 from ppscope.views import StackNode
 from ppscope.widgets.cells import lane_line
 from ppscope.widgets.chrome import PANELS, axis, crumbs_line, footer_line, legend_line, tabs_line
-from ppscope.widgets.gantt import Gantt
+from ppscope.widgets.gantt import Gantt, Labels
 from ppscope.widgets.header import gone_line, load_line, strip_lines, title_line
 from ppscope.widgets.lines import LineView
 from ppscope.widgets.listing import Listing, Pane
@@ -23,7 +23,7 @@ from ppscope.widgets.panel_gpus import gpus_listing
 from ppscope.widgets.panel_launches import launches_listing
 from ppscope.widgets.panel_server import server_listing
 from ppscope.widgets.panel_stacks import StackKey, stacks_listing
-from ppscope.widgets.rows import head_line, label_line, labels_width, rank_name
+from ppscope.widgets.rows import head_line, label_line, label_widths, rank_name
 from ppscope.widgets.text import Line, Span, elapsed
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Painter:
                 [title_line(header, title, width), load_line(header, state.screen.occupancy, width)]
             )
             app.query_one("#strip", LineView).show(strip)
-            app.query_one("#labels", LineView).show(self._labels(width))
+            app.query_one(Labels).draw(self._labels(width))
             provenance = set(state.lanes.provenance.values())
             legend = legend_line(app.look, state.seen, provenance, header.other_share, width)
             app.query_one("#legend", LineView).show([legend])
@@ -65,7 +65,9 @@ class Painter:
     def _lay_out(self, app: PpscopeApp, width: int, height: int, strip: int) -> bool:
         state = self.state
         least = 7 if height < 30 else 12 if height < 45 else 16
-        room = height - 2 - strip - 4 - least
+        tall = height >= 36
+        app.query_one("#main").set_class(tall, "tall")
+        room = height - 2 - strip - 4 - least - 2 * tall
         rows = max(3, min(len(state.rows), room))
         lanes = app.query_one("#lanes", Horizontal)
         moved = False
@@ -78,12 +80,9 @@ class Painter:
             if widget.display == state.enlarged:
                 widget.display = not state.enlarged
                 moved = True
-        labels = app.query_one("#labels", LineView)
-        cells = labels_width(width)
-        if labels.styles.width is None or labels.styles.width.value != cells:
-            labels.styles.width = cells
-            moved = True
-        columns = app.query_one(Gantt).fit(width - cells)
+        widths = label_widths(width)
+        moved = app.query_one(Labels).fit(widths) or moved
+        columns = app.query_one(Gantt).fit(width - sum(widths))
         if columns != state.window.columns or rows != state.visible:
             state.window.resize(columns, state.extent)
             state.show_rows(rows)
@@ -223,7 +222,7 @@ class Painter:
     def pressed(self, app: PpscopeApp, event: LineView.Pressed) -> None:
         """Choose the row, item or tab that was pressed."""
         state, view = self.state, event.view
-        if view.id == "labels" and event.y > 0:
+        if view.has_class("label") and event.y > 0:
             state.in_panel = False
             state.choose(state.top + event.y - 1)
         elif isinstance(view, Pane):

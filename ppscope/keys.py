@@ -25,7 +25,7 @@ MOVE, TIME, PANELS, DO = "Move", "Time", "Panels", "Do"
 
 KEYS: tuple[Key, ...] = (
     Key("up", ("up", "k"), "↑ k", "previous stage, or line of the panel", MOVE),
-    Key("down", ("down", "j"), "↓ j", "next stage, or line of the panel", MOVE, "stage"),
+    Key("down", ("down", "j"), "↓ j", "next stage, or line of the panel", MOVE, "move"),
     Key("page_up", ("pageup",), "PgUp", "a page up", MOVE),
     Key("page_down", ("pagedown",), "PgDn", "a page down", MOVE),
     Key("deeper", ("enter",), "Enter", "deeper: stage, rank, span, stack, source line", MOVE, "deeper"),

@@ -62,12 +62,18 @@ def _glyph(phase: PhaseStyle, look: Look) -> str:
 def _single_spans(cells: Sequence[Cell], look: Look) -> list[Span]:
     out: list[Span] = []
     start = 0
+    named: int | None = None
     while start < len(cells):
         first = cells[start]
         end = start + 1
         while end < len(cells) and _same(first, cells[end]):
             end += 1
-        out.extend(_span(first, end - start, look))
+        phase = look.phase(first.phase)
+        work = phase is not None and phase.kind == "work"
+        # A batch is named where its work begins, not again in each of its phases.
+        label = "" if first.micro_batch is None or not work or named == first.micro_batch else str(first.micro_batch)
+        named = first.micro_batch if work else None
+        out.extend(_span(first, end - start, label, look))
         start = end
     return out
 
@@ -76,21 +82,16 @@ def _same(first: Cell, other: Cell) -> bool:
     return (first.phase, first.micro_batch, first.mark) == (other.phase, other.micro_batch, other.mark)
 
 
-def _span(cell: Cell, width: int, look: Look) -> list[Span]:
+def _span(cell: Cell, width: int, label: str, look: Look) -> list[Span]:
     phase = look.phase(cell.phase)
     if phase is None:
         return [(" ", "")] * width
     role = f"p{cell.phase}"
-    work = phase.kind == "work"
-    fill = _glyph(phase, look) if look.ascii or look.colours == "none" or not work else "▆"
-    label = "" if cell.micro_batch is None or (not work and width < 6) else str(cell.micro_batch)
-    if len(label) >= width and work:
-        label = label if len(label) == width == 1 else ""
-    spans: list[Span] = [(char, f"{role} bold" if work else "dim") for char in label[:width]]
-    if cell.mark == "eager" and len(spans) < width:
-        spans.append(("e", "bad bold"))
-    spans.extend([(fill, role)] * (width - len(spans)))
-    return spans
+    plain = look.ascii or look.colours == "none" or phase.kind != "work"
+    spans: list[Span] = [("e", "bad bold")] if cell.mark == "eager" else []
+    if len(label) + len(spans) <= width:
+        spans = [*((char, f"{role} bold") for char in label), *spans]
+    return [*spans, *([(_glyph(phase, look) if plain else "▆", role)] * (width - len(spans)))]
 
 
 def tiles(spans: Sequence[Span], count: int) -> list[Line]:

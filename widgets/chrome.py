@@ -25,6 +25,9 @@ def axis(
     while (column := (tick + origin_ns - start_ns) // column_ns) < columns:
         if column >= 0 and tick >= 0:
             text = f"┊{elapsed(tick, digits)}"
+            hit = any(at is not None and column <= at < column + len(text) for at in (now_column, chosen))
+            if hit:
+                text = text[:1]
             if column + len(text) <= columns:
                 chars[column : column + len(text)] = list(text)
         tick += step

@@ -49,7 +49,7 @@ def rank_listing(
         (("threads ", "dim"), (number(row.threads), "")),
     ])  # fmt: skip
     shares: list[Line] = [
-        ((phase_label(phases, index), f"p{index}"), (f" {share * 100:.0f} %", "")) for index, share in row.phases[:6]
+        ((phase_label(phases, index), f"t{index}"), (f" {share * 100:.0f} %", "")) for index, share in row.phases[:6]
     ]
     head: list[Line] = [((" ", ""), *facts)]
     if shares:
@@ -79,7 +79,7 @@ def _span_item(span: Span, phases: Sequence[PhaseStyle], origin_ns: int) -> Item
         (right(duration(length), 11), "bold"),
         (right(batch, 13), ""),
         ("  ", ""),
-        (left(label, 24), f"p{span.phase}"),
+        (left(label, 24), f"t{span.phase}"),
         (span.provenance, "dim"),
     )
     copy = f"{start} {duration(length)} micro-batch {batch} {label} ({span.provenance})"
@@ -95,7 +95,7 @@ def span_listing(
             (" ", ""),
             *joined(
                 [
-                    (phase_label(phases, span.phase), f"p{span.phase} bold"),
+                    (phase_label(phases, span.phase), f"t{span.phase} bold"),
                     (("from ", "dim"), (elapsed(span.start_ns - origin_ns, 3), "")),
                     (("for ", "dim"), (duration(span.end_ns - span.start_ns), "bold")),
                     (("micro-batch ", "dim"), (number(span.micro_batch), "")),
@@ -151,7 +151,7 @@ def source_listing(frame: Frame, threads: Sequence[ThreadStacks], width: int) ->
             text: Line = (
                 (f" {child.total * 100:5.1f} % ", ""),
                 ("calls      ", "dim"),
-                (clean(child.function), "" if child.phase is None else f"p{child.phase}"),
+                (clean(child.function), "" if child.phase is None else f"t{child.phase}"),
                 (f"  {where}", "dim"),
                 ("  " + bar(child.total, 8), "faint"),
             )

@@ -10,7 +10,8 @@ from textual.containers import Horizontal
 from ppscope.widgets.cells import TILE, tiles
 from ppscope.widgets.lines import LineView
 from ppscope.widgets.look import Look
-from ppscope.widgets.text import Span
+from ppscope.widgets.rows import COLUMNS
+from ppscope.widgets.text import Line, Span, part
 
 MOST_TILES = 48
 
@@ -48,14 +49,42 @@ class Gantt(Horizontal):
             self._shown = count
         return count * TILE
 
-    def restyle(self, look: Look) -> None:
-        """Draw the same columns in another look."""
-        self.look = look
-        for tile in self._tiles:
-            tile.restyle(look)
-
     def draw(self, axis: Sequence[Span], lanes: Sequence[Sequence[Span]]) -> None:
         """Draw the axis and the lanes, a span a column; only what changed reaches the terminal."""
         rows = [tiles(row, self._shown) for row in (axis, *lanes)]
         for index in range(self._shown):
             self._tiles[index].show([row[index] for row in rows])
+
+
+class Labels(Horizontal):
+    """The label columns, a widget each: a changed figure repaints its own column of one row only."""
+
+    DEFAULT_CSS = "Labels { height: 100%; } Labels LineView { height: 100%; }"
+
+    def __init__(self, look: Look, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._views = [LineView(look, classes="label") for _ in range(len(COLUMNS) + 2)]
+        self._widths: list[int] = []
+
+    def compose(self) -> ComposeResult:
+        """One view a column."""
+        yield from self._views
+
+    def fit(self, widths: Sequence[int]) -> bool:
+        """Take these column widths; True when they differ from before."""
+        if list(widths) == self._widths:
+            return False
+        self._widths = list(widths)
+        for index, view in enumerate(self._views):
+            view.display = index < len(widths)
+            if index < len(widths):
+                view.styles.width = widths[index]
+        self.styles.width = sum(widths)
+        return True
+
+    def draw(self, lines: Sequence[Line]) -> None:
+        """Cut the rows into their columns."""
+        at = 0
+        for view, width in zip(self._views, self._widths, strict=False):
+            view.show([part(line, at, width) for line in lines])
+            at += width

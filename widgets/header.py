@@ -104,9 +104,9 @@ def strip_lines(
     urgent = [finding for finding in findings if finding.severity in {"high", "medium"}]
     rest = [finding for finding in findings if finding.severity not in {"high", "medium"}]
     room = max(0, rows - len(lines) - bool(header.notes))
-    lines += [finding_line(finding, width, hint=True) for finding in urgent[:room]]
+    lines += [finding_line(finding, width, hint=place == 0) for place, finding in enumerate(urgent[:room])]
     lines += [note_line(note, now_ns, width) for note in header.notes]
-    lines += [finding_line(finding, width, hint=True) for finding in [*urgent[room:], *rest]]
+    lines += [finding_line(finding, width) for finding in [*urgent[room:], *rest]]
     hidden = len(lines) - rows
     if hidden > 0:
         lines = lines[:rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual import events
+from textual.filter import LineFilter
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
@@ -36,8 +37,8 @@ class LineView(Widget):
             self.view = view
             self.by = by
 
-    def __init__(self, look: Look, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, look: Look, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
         self.look = look
         self._lines: list[Line] = []
         self._over: dict[int, str] = {}
@@ -72,10 +73,14 @@ class LineView(Widget):
         """One row as a strip, filled to the widget's width."""
         width = self.size.width
         if y >= len(self._lines):
-            return Strip.blank(width)
+            return Strip.blank(width, self.look.style(""))
         over = self._over.get(y, "")
         segments = self.look.segments(crop(self._lines[y], width), over)
-        return Strip(segments).simplify().adjust_cell_length(width, self.look.style(over) if over else None)
+        return Strip(segments).simplify().adjust_cell_length(width, self.look.style(over))
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """None: the look already draws in the terminal's own colours, or in none."""
+        return ()
 
     def on_click(self, event: events.Click) -> None:
         """Tell the app which row was pressed."""

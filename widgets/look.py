@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rich.color import Color, ColorParseError, blend_rgb
+from rich.color import Color, ColorParseError, ColorSystem, blend_rgb
 from rich.color_triplet import ColorTriplet
 from rich.segment import Segment
 from rich.style import Style
@@ -15,22 +15,36 @@ from ppscope.widgets.text import Line, to_ascii
 
 
 class Palette(NamedTuple):
-    """Colours of the roles; every other colour on the screen belongs to a phase."""
+    """Colours of the roles as numbers of the 256-colour table; every other colour on the screen belongs to a phase.
 
-    background: str
-    raised: str
-    text: str
-    dim: str
-    faint: str
-    accent: str
-    good: str
-    warn: str
-    bad: str
+    The table is used on truecolour terminals too: a colour is then 9 bytes on the wire instead of 17, twice a span.
+    """
+
+    background: int
+    raised: int
+    text: int
+    dim: int
+    faint: int
+    accent: int
+    good: int
+    warn: int
+    bad: int
+
+    def hex(self, name: str) -> str:
+        """A colour of the palette as `#rrggbb`."""
+        return Color.from_ansi(getattr(self, name)).get_truecolor().hex
 
 
-DARK = Palette("#10141a", "#1d2530", "#ccd3db", "#8a94a0", "#4a5460", "#7cb7ff", "#74c69d", "#e6b450", "#f2777a")
-LIGHT = Palette("#fbfbf9", "#e6ebf1", "#23292f", "#5d6770", "#b4bbc2", "#0b63c4", "#20794a", "#8f5d00", "#bf2233")
-ANSI = Palette("default", "default", "default", "bright_black", "bright_black", "cyan", "green", "yellow", "red")
+DARK = Palette(233, 236, 252, 246, 240, 111, 114, 179, 203)
+LIGHT = Palette(255, 252, 235, 241, 248, 25, 28, 130, 160)
+ANSI_NAMES = {
+    "dim": "bright_black",
+    "faint": "bright_black",
+    "accent": "cyan",
+    "good": "green",
+    "warn": "yellow",
+    "bad": "red",
+}
 
 
 class Look:
@@ -44,7 +58,7 @@ class Look:
         self.dark = dark
         self.ascii = ascii
         self.phases = tuple(phases)
-        self.palette = ANSI if colours != "full" else DARK if dark else LIGHT
+        self.palette = DARK if dark else LIGHT
         self._styles: dict[str, Style] = {}
 
     def phase(self, index: int | None) -> PhaseStyle | None:
@@ -65,7 +79,7 @@ class Look:
         return style
 
     def _make(self, role: str) -> Style:
-        style = Style(color=self.palette.text) if self.colours == "full" else Style()
+        style = self._ink("text", "background") if self.colours == "full" else Style()
         for word in role.split():
             style += self._word(word)
         return style
@@ -74,28 +88,36 @@ class Look:
         if self.colours == "none":
             return NO_COLOUR.get(word) or self._phase_without_colour(word)
         if word in {"dim", "faint", "accent", "good", "warn", "bad"}:
-            return Style(color=getattr(self.palette, word))
+            return self._ink(word)
         if word == "bold":
             return Style(bold=True)
         if word == "select":
-            return Style(reverse=True) if self.colours == "ansi" else Style(bgcolor=self.palette.raised)
+            return Style(reverse=True) if self.colours == "ansi" else self._ink(None, "raised")
         if word == "key":
-            return Style(color=self.palette.accent)
+            return self._ink("accent")
         if word == "tab":
-            return Style(color=self.palette.accent, bold=True, underline=self.colours == "ansi")
-        if word[:1] == "p" and word[1:].isdigit():
-            return Style(color=self._phase_colour(int(word[1:])))
+            return self._ink("accent") + Style(bold=True, underline=self.colours == "ansi")
+        if word[:1] in {"p", "t"} and word[1:].isdigit():
+            return Style(color=self._phase_colour(int(word[1:]), recede=0.42 if word[0] == "p" else 0.15))
         return Style()
 
-    def _phase_colour(self, index: int) -> Color:
+    def _colour(self, name: str) -> Color:
+        if self.colours == "full":
+            return Color.from_ansi(getattr(self.palette, name))
+        return Color.parse(ANSI_NAMES.get(name, "default"))
+
+    def _ink(self, name: str | None, ground: str | None = None) -> Style:
+        return Style(color=self._colour(name) if name else None, bgcolor=self._colour(ground) if ground else None)
+
+    def _phase_colour(self, index: int, recede: float) -> Color:
         phase = self.phase(index)
         if phase is None:
-            return Color.parse(self.palette.dim)
+            return self._colour("dim")
         name = phase.colour if self.colours == "full" else phase.colour16
         try:
             colour = Color.parse(name)
         except ColorParseError:
-            return Color.parse(self.palette.dim)
+            return self._colour("dim")
         if self.colours != "full":
             return colour
         triplet = colour.get_truecolor()
@@ -104,11 +126,11 @@ class Look:
             triplet = blend_rgb(triplet, ColorTriplet(0, 0, 0), 0.25)
         if phase.kind != "work":
             # Waiting recedes, so that work is what the eye finds.
-            triplet = blend_rgb(triplet, Color.parse(self.palette.background).get_truecolor(), 0.5)
-        return Color.from_triplet(triplet)
+            triplet = blend_rgb(triplet, self._colour("background").get_truecolor(), recede)
+        return Color.from_triplet(triplet).downgrade(ColorSystem.EIGHT_BIT)
 
     def _phase_without_colour(self, word: str) -> Style:
-        if word[:1] == "p" and word[1:].isdigit():
+        if word[:1] in {"p", "t"} and word[1:].isdigit():
             phase = self.phase(int(word[1:]))
             if phase is not None and phase.kind == "work":
                 return Style(bold=True)

@@ -25,7 +25,7 @@ def gpus_listing(rows: Sequence[GpuPanelRow], width: int) -> Listing:
 def _columns(wide: int, width: int) -> list[tuple[str, int]]:
     columns = [
         ("gpu", 5), ("power W", wide + 11), ("util", wide + 7), ("memory GiB", 13), ("temp", 6), ("SM MHz", 8),
-        ("throttle", 16), ("ranks", 12), ("pcie rx/tx MB/s", 17), ("link", 9), ("mem MHz", 9),
+        ("throttle", 16), ("ranks", 12), ("pcie rx/tx MB/s", 17), ("pcie gen", 10), ("mem MHz", 9),
     ]  # fmt: skip
     used = 0
     shown = []
@@ -57,7 +57,7 @@ def _line(row: GpuPanelRow, wide: int, width: int) -> Line:
         "SM MHz": [(right(number(None if last is None else last.sm_clock_mhz), 8), role)],
         "mem MHz": [(right(number(None if last is None else last.memory_clock_mhz), 9), role)],
         "pcie rx/tx MB/s": [(right(_pcie(row), 17), role)],
-        "link": [(right(_link(row), 9), role)],
+        "pcie gen": [(right(_link(row), 10), role)],
         "throttle": [_throttle(row)],
         "ranks": [(left("  " + _ranks(row), 12), role or "dim")],
     }
@@ -90,7 +90,7 @@ def _link(row: GpuPanelRow) -> str:
     last = row.last
     if last is None or last.pcie_gen is None:
         return UNKNOWN
-    return f"{last.pcie_gen}×{number(last.pcie_width)}"
+    return f"{last.pcie_gen} ×{number(last.pcie_width)}"
 
 
 def _text(row: GpuPanelRow) -> str:

@@ -93,12 +93,12 @@ def _walk(
 
 
 def _line(node: StackNode, depth: int, closed: bool, width: int) -> Line:
-    role = "" if node.phase is None else f"p{node.phase}"
+    role = "" if node.phase is None else f"t{node.phase}"
     place = short_file(node.file) + ("" if node.line is None else f":{node.line}")
     marker = "▸ " if closed else "  " if not node.children else "▾ "
     start: Line = (
         (f" {node.total * 100:5.1f} % ", "" if node.total >= 0.1 else "dim"),
-        (bar(node.total, BAR), role or "accent"),
+        (bar(node.total, BAR), role or "dim"),
         (" " + "  " * min(depth, 20), ""),
         (marker, "faint"),
         (clean(node.function), "bold" if node.own >= 0.1 else ""),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ppscope.records import RankKey
 from ppscope.views import RankRow, StageRow
-from ppscope.widgets.text import UNKNOWN, Line, Span, bar, clean, left, number, percent, right
+from ppscope.widgets.text import UNKNOWN, Line, Span, clean, left, number, percent, right
 
 
 class Row(NamedTuple):
@@ -34,7 +34,7 @@ class Column(NamedTuple):
 
 COLUMNS = (
     Column("stage", 7, 0),
-    Column("gpu", 4, 0),
+    Column("gpu", 6, 0),
     Column("power", 10, 0),
     Column("load", 8, 140),
     Column("util", 6, 0),
@@ -97,9 +97,10 @@ def shown_columns(width: int) -> list[Column]:
     return [column for column in COLUMNS if width >= column.from_width]
 
 
-def labels_width(width: int) -> int:
-    """Cells that the labels take, with the marker in front and the provenance mark behind."""
-    return 2 + sum(column.width for column in shown_columns(width)) + 2
+def label_widths(width: int) -> list[int]:
+    """Cells of the label columns: the marker with the stage, the figures, the provenance mark."""
+    columns = shown_columns(width)
+    return [2 + columns[0].width, *(column.width for column in columns[1:]), 3]
 
 
 def head_line(width: int) -> Line:
@@ -108,7 +109,6 @@ def head_line(width: int) -> Line:
     for column in shown_columns(width):
         name = {"load": ""}.get(column.name, column.name)
         spans.append(((left if column.name == "stage" else right)(name, column.width), "dim"))
-    spans.append(("  ", ""))
     return tuple(spans)
 
 
@@ -119,7 +119,7 @@ def label_line(row: Row, width: int, *, cursor: bool, several_dp: bool, provenan
     """The labels of one row; a dead rank is grey and says how it ended."""
     marker = "▸ " if cursor else "▾ " if row.folded_out else "  "
     lead: Span = (marker, "accent" if cursor else "dim")
-    mark: Span = (f" {PROVENANCE_MARK.get(provenance or '', ' ')}", "faint")
+    mark: Span = (f" {PROVENANCE_MARK.get(provenance or '', ' ')} ", "faint")
     columns = shown_columns(width)
     if row.kind == "gpu":
         return (lead, (right("gpu lane", sum(column.width for column in columns)), "faint"), mark)
@@ -137,6 +137,9 @@ def label_line(row: Row, width: int, *, cursor: bool, several_dp: bool, provenan
         )
     figures = _figures(row)
     for column in columns[1:]:
+        if column.name == "load":
+            spans += _power_bar(row)
+            continue
         text, role = figures[column.name]
         spans.append((right(text, column.width), role))
     return (*spans, mark)
@@ -151,15 +154,22 @@ def _figures(row: Row) -> dict[str, Span]:
     host = stage.host_work if whole else rank.host_cpu
     busy = stage.busy if whole else None
     gpu = _gpus(stage.gpus) if whole else number(rank.gpu_index)
-    share = None if power is None or not limit else power / limit
     return {
         "gpu": (gpu, "dim"),
         "power": (UNKNOWN if power is None else f"{power:.0f}/{number(limit)} W", "dim" if power is None else ""),
-        "load": (" " + bar(share, 6) + " ", "accent"),
         "util": (UNKNOWN if util is None else f"{util:.0f} %", "dim" if util is None else ""),
         "host": (percent(host), "dim" if host is None else ""),
         "busy": (percent(busy), "dim" if busy is None else ""),
     }
+
+
+def _power_bar(row: Row) -> list[Span]:
+    power = row.stage.power_w if row.kind == "stage" else row.rank.power_w
+    limit = row.stage.power_limit_w if row.kind == "stage" else row.rank.power_limit_w
+    if power is None or not limit:
+        return [(" " * 8, "")]
+    full = max(0, min(6, round(power / limit * 6)))
+    return [(" ", ""), ("━" * full, "accent"), ("─" * (6 - full), "faint"), (" ", "")]
 
 
 def _gpus(indices: Sequence[int]) -> str:

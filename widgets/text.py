@@ -1,7 +1,8 @@
 """Lines of text with roles: what every widget draws, made by pure functions and free of terminal styles.
 
 A role is a space-separated list of words that `look.Look` turns into a style: `dim`, `faint`, `bold`, `accent`, `good`,
-`warn`, `bad`, `work`, `select`, and `pN` for the colour of phase N. Text is never parsed as markup.
+`warn`, `bad`, `work`, `select`, `pN` for a cell of phase N and `tN` for text
+in its colour. Text is never parsed as markup.
 """
 
 from __future__ import annotations
@@ -82,6 +83,24 @@ def crop(line: Line, width: int) -> Line:
             break
         out.append((text, role))
         used += size
+    return tuple(out)
+
+
+def part(line: Line, start: int, width: int) -> Line:
+    """The cells `start` to `start + width` of a line; half of a wide character becomes a space."""
+    out: list[Span] = []
+    at = 0
+    for text, role in line:
+        kept = ""
+        for char in text:
+            size = cell_len(char)
+            if start <= at and at + size <= start + width:
+                kept += char
+            elif at < start + width and at + size > start:
+                kept += " " * (min(at + size, start + width) - max(at, start))
+            at += size
+        if kept:
+            out.append((kept, role))
     return tuple(out)
 
 
