@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.records import Fact
@@ -119,6 +119,7 @@ json_value = st.recursive(
 keys = st.sampled_from(["internal_states", "cuda_graph_config", "launch_command", "pp_size", "version", "x"])
 
 
+@settings(max_examples=40, deadline=None)
 @given(json_value | st.dictionaries(keys, json_value))
 def test_any_answer_can_be_sent(answer: object) -> None:
     kept = resolved_settings(answer)
@@ -126,6 +127,7 @@ def test_any_answer_can_be_sent(answer: object) -> None:
     assert again.keys() == kept.keys()
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.text(max_size=10) | st.sampled_from(["--pp-size", "--", "-", "--x=1", "1", "1e999", "{", "[1,"]), max_size=8

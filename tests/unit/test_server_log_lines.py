@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.records import BatchLog, LogNote
@@ -179,6 +179,7 @@ batch_parts = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(
     st.binary(max_size=200) | batch_parts.map(lambda parts: ("Decode batch, " + "".join(parts)).encode()), st.booleans()
 )
@@ -187,6 +188,7 @@ def test_no_line_is_too_strange(body: bytes, stamped: bool) -> None:
     assert found is None or isinstance(found, (BatchLog, LogNote))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0, 1e6), st.booleans(), st.integers(0, 99))
 def test_a_written_decode_line_reads_back(running: int, queued: int, rate: float, graph: bool, stage: int) -> None:
     line = (

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.records import LoadSample, Metric
@@ -39,12 +39,14 @@ def test_a_real_page_gives_the_known_series_of_both_stages(version: str, decoded
     assert not any(metric.name.endswith("fwd_occupancy") for metric in metrics), "it is NaN without the device timer"
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 10_000), max_size=30))
 def test_the_page_may_come_in_any_pieces(cuts: list[int]) -> None:
     page = (DATA / "metrics-0.5.11.txt").read_bytes()
     assert read(page, cuts) == read(page)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True), st.text(max_size=20), max_size=5),
     st.floats(allow_nan=False, allow_infinity=False),
@@ -56,6 +58,7 @@ def test_a_written_line_reads_back(labels: dict[str, str], value: float, timesta
     assert parse_line(line) == Sample("sglang:x", labels, value)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.lists(st.integers(0, 400), max_size=6))
 def test_whatever_comes_is_survived(junk: bytes, cuts: list[int]) -> None:
     page = b"sglang:num_queue_reqs{" + junk + b"\nsglang:num_queue_reqs 3\n"
@@ -205,6 +208,7 @@ json_like = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(json_like)
 def test_any_json_is_a_load_or_none(answer: object) -> None:
     assert isinstance(from_loads(answer, 1, 2), LoadSample | None)

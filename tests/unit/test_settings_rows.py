@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.diagnose.settings import resolved_value, setting_rows
@@ -112,6 +112,7 @@ values = st.recursive(
 mappings = st.none() | st.dictionaries(names, values)
 
 
+@settings(max_examples=40, deadline=None)
 @given(mappings, mappings)
 def test_whatever_the_settings_hold_there_are_rows(
     requested: dict[str, object] | None, resolved: dict[str, object] | None

@@ -1,0 +1,1 @@
+"""What the evidence says: pure functions over what was recorded."""
