@@ -41,7 +41,8 @@ def _answer_lines(answer: Answer, shared: Shared) -> Iterator[str]:
     yield from _wrap(f"{answer.phase} graphs: {_verdict(answer, shared)}", 2)
     rest = answer.without
     if rest is not None and answer.fired:
-        first = short(answer.fired[0].rule, shared)
+        rule = answer.fired[0].rule
+        first = short(rule, shared) if rule.kind == "flag" else "that rule"
         yield from _wrap(f"  without {first}: {_verdict(rest, shared, still=True)}", 4)
     elif answer.state == "off":
         yield from _wrap("  the server says so, and no rule that can be decided explains it", 4)

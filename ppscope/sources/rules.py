@@ -13,6 +13,7 @@ import warnings
 from pathlib import Path
 
 from ppscope.sources.rules_assemble import assemble
+from ppscope.sources.rules_callers import functions_of
 from ppscope.sources.rules_defaults import default_backends, is_settings_file, module_constants, read_declared
 from ppscope.sources.rules_model import RuleBook
 from ppscope.sources.rules_scope import FileFacts, FunctionNode
@@ -57,7 +58,7 @@ def read_version(package: Path) -> str | None:
 
 
 def read_rules(source: Path) -> RuleBook:
-    """Every rule of the sglang package at `source`. Takes 2–6 s on a slow core: cache it by version and path.
+    """Every rule of the sglang package at `source`. Takes 0.8 s (0.5.6) to 4 s (0.5.23) of one core: cache it by version and path.
 
     Raises NotSglang when the folder is none, or when `server_args.py` cannot be parsed. Any other file that cannot be
     parsed is listed in `unreadable`.
@@ -137,11 +138,10 @@ def _functions(tree: ast.Module) -> dict[str, FunctionNode]:
     """Functions and methods by name; a name that stands twice is left out, since it cannot be followed."""
     found: dict[str, FunctionNode] = {}
     twice: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            if node.name in found:
-                twice.add(node.name)
-            found[node.name] = node
+    for function in functions_of(tree, ""):
+        if function.node.name in found:
+            twice.add(function.node.name)
+        found[function.node.name] = function.node
     return {name: node for name, node in found.items() if name not in twice}
 
 

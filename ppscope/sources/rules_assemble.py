@@ -28,7 +28,7 @@ from ppscope.sources.rules_writes import OFF_FIELDS, Write, phase_of_field, rest
 _CANDIDATE = re.compile(
     r"(disable|enable)_\w*cuda_graph|DISABLED|['\"]disabled['\"]|with_phase|cuda_graph_backend_|cuda_graph_config\b"
 )
-_WINDOW_BEFORE, _WINDOW_AFTER, _WINDOW_MAX = 12, 4, 60
+_WINDOW_BEFORE, _WINDOW_AFTER, _WINDOW_MAX = 12, 4, 120
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _rule(site: _Site, callers: Callers, facts: FileFacts) -> GraphRule:
 
 
 def _window(facts: FileFacts, first: int, last: int, write: int) -> tuple[int, tuple[str, ...]]:
-    """Source around a rule: from its guard to its write when they are near, else around the write; never past 60 lines."""
+    """Source around a rule: from its guard to its write when they are near, else around the write; never past 120 lines."""
     if last - first + _WINDOW_BEFORE + _WINDOW_AFTER > _WINDOW_MAX:
         first = last = write
     start = max(1, min(first - 2, write - _WINDOW_BEFORE))

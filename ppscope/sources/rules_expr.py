@@ -128,7 +128,8 @@ class Converter:
         shared = _shared_tests(items)
         for item in items:
             value = self._value(name, item)
-            if not (tests := item.tests[shared:]):
+            tests = item.tests[shared:]
+            if not tests or (result is None and _has_else(item, items, shared)):
                 result = value
                 continue
             guards = [
@@ -398,6 +399,15 @@ def _called(node: ast.Call) -> str:
 def _sane(value: object) -> bool:
     """Numbers that travel: msgpack holds 64-bit integers, and an unbounded one is no setting."""
     return not isinstance(value, int) or -(2**63) <= value < 2**63
+
+
+def _has_else(first: Assignment, items: list[Assignment], shared: int) -> bool:
+    """Whether the branches of one `if` that bind a name leave no way round: one of them is all `else`."""
+    test = first.tests[shared][0]
+    if test is None or len(first.tests) > shared + 1:
+        return False
+    others = [item.tests[shared:] for item in items if item is not first and len(item.tests) > shared]
+    return any(tests[0] == (test, False) and all(not branch for _test, branch in tests) for tests in others)
 
 
 def _shared_tests(items: list[Assignment]) -> int:

@@ -76,9 +76,10 @@ class Walker:
         line = statement.lineno
         if isinstance(statement, ast.If):
             test = truth(Converter(scope).convert(statement.test))
-            self.block(statement.body, _with(guards, test, statement.test.lineno), scope, here, in_handler)
+            at = _test_line(statement.test, scope)
+            self.block(statement.body, _with(guards, test, at), scope, here, in_handler)
             # A server that runs did not raise, so the other branch of a check needs no guard.
-            other = guards if always_raises(statement.body) else _with(guards, negate(test), statement.test.lineno)
+            other = guards if always_raises(statement.body) else _with(guards, negate(test), at)
             self.block(statement.orelse, other, scope, here, in_handler)
         elif isinstance(statement, (ast.For, ast.AsyncFor)):
             for condition, at, inner in unrolled(statement, scope):
@@ -110,6 +111,13 @@ def truth(condition: Condition) -> Condition:
     if condition.op == "literal":
         return TRUE if condition.value else FALSE
     return condition
+
+
+def _test_line(test: ast.expr, scope: Scope) -> int:
+    """The line of a test; that of the rule-list entry when the test is the entry's predicate."""
+    called = test.func if isinstance(test, ast.Call) else test
+    bound = scope.bound.get(called.id) if isinstance(called, ast.Name) else None
+    return bound.lineno if bound is not None else test.lineno
 
 
 def _with(guards: Guards, condition: Condition, line: int) -> Guards:
