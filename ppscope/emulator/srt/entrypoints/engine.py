@@ -105,9 +105,14 @@ class Launcher:
         # The detokenizer sees the launcher's end by this pipe closing, so nobody else may hold its writing end.
         reader, writer = new_link()
         self._kept.append(writer)
-        detokenizer = self._context.Process(target=run_detokenizer_process, args=(reader, options.folder), daemon=True)
+        ready, pipe_writer = new_link()
+        detokenizer = self._context.Process(
+            target=run_detokenizer_process, args=(reader, options.folder, pipe_writer), daemon=True
+        )
         detokenizer.start()
         reader.close()
+        pipe_writer.close()
+        self._ready.append(ready)
         self._children.append(detokenizer)
         return pids
 
@@ -149,7 +154,7 @@ class Launcher:
                 try:
                     reader.recv()
                 except EOFError:
-                    write_log("A scheduler ended before it was ready.")
+                    write_log("A child process ended before it was ready.")
                     self._status = 1
                     return False
                 waiting.remove(reader)

@@ -30,10 +30,11 @@ class DetokenizerManager:
             return
 
 
-def run_detokenizer_process(launcher: Link, folder: str) -> None:
+def run_detokenizer_process(launcher: Link, folder: str, pipe_writer: Link) -> None:
     """Be the detokenizer. It outlives the launcher for a moment, on purpose: somebody has to remove the folder."""
     # A terminal sends its interrupt to the whole group; ending is the launcher's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     allow_tracers()
     set_title("sglang::detokenizer")
+    pipe_writer.send({"status": "ready"})
     DetokenizerManager(launcher, folder).event_loop()
