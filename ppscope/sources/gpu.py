@@ -50,8 +50,7 @@ class GpuSource(Source):
 
     def start(self, server: Server) -> None:
         """Begin to read the GPUs of this server's node, or its emulated ones."""
-        work = self._run_emulated if server.emulated else self._run_nvml
-        self._thread = threading.Thread(target=work, args=(server,), name="gpu", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(server,), name="gpu", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -64,6 +63,15 @@ class GpuSource(Source):
         """The NVML child, while it runs."""
         child = self._child
         return (child.pid,) if child is not None and child.returncode is None else ()
+
+    def _run(self, server: Server) -> None:
+        try:
+            if server.emulated:
+                self._run_emulated(server)
+            else:
+                self._run_nvml()
+        except Exception as error:  # noqa: BLE001  a source ends with a status, never with a traceback
+            self.status("dead", f"reading the GPUs failed: {type(error).__name__}: {error}")
 
     def _run_emulated(self, server: Server) -> None:
         reader: EmulatedReader | None = None
@@ -81,7 +89,7 @@ class GpuSource(Source):
                     self.status("degraded", f"emulated GPUs: {reader.path}: {error}")
             self.stopping.wait(1.0 / self._hz if reader is not None else 1.0)
 
-    def _run_nvml(self, _server: Server) -> None:
+    def _run_nvml(self) -> None:
         restarts = 0
         while not self.stopping.is_set():
             began = time.monotonic()
@@ -90,8 +98,10 @@ class GpuSource(Source):
             except OSError as error:
                 self.status("dead", f"cannot start the NVML reader: {error.strerror}")
                 return
-            said = _Listener(self, child).listen()
-            ended = self._reap(child)
+            try:
+                said = _Listener(self, child).listen()
+            finally:
+                ended = self._reap(child)
             if self.stopping.is_set() or ended == EXIT_UNAVAILABLE:
                 return
             restarts = 1 if time.monotonic() - began > STEADY_S else restarts + 1
