@@ -170,11 +170,10 @@ def _rows(
     gpu, calls = trace.gpu, trace.calls
     wanted = unexpected + normal
     at = [launches.call[index] for index in wanted]
-    callers = (
-        find_callers(trace.path, [(trace.threads[calls.thread[call]], calls.start_ns[call]) for call in at])
-        if wanted
-        else []
-    )
+    callers = [Caller() for _ in at]
+    # What is normal is worth a second reading of a small file only.
+    if unexpected or (normal and trace.path.stat().st_size < EXPLAIN_BYTES):
+        callers = find_callers(trace.path, [(trace.threads[calls.thread[call]], calls.start_ns[call]) for call in at])
     gaps = _gaps(trace, order, set(wanted)) if wanted else {}
     odd = set(unexpected)
     return [

@@ -7,7 +7,7 @@ thread and time, which holds for every age of trace (`External id` changed its m
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class _Frame(msgspec.Struct, gc=False):
 
 
 _NOT_THE_CALLER = ("torch/", "triton/runtime/", "triton/backends/", "threading.py", "contextlib.py")
+_LONGEST_US = 1e15
 _FRAMES = OPERATOR_CATEGORIES | PYTHON_CATEGORIES
 
 
@@ -63,22 +64,22 @@ def find_callers(path: str | Path, launches: Sequence[tuple[Thread, int]]) -> li
         held.sort()
     times = {thread: [at_ns for at_ns, _ in held] for thread, held in by_thread.items()}
     found: list[list[tuple[int, int, bool, _Frame]]] = [[] for _ in launches]
+    # Most frames lie outside; a double of an epoch in microseconds is good to a quarter of one.
+    first_us = min((at_ns for _, at_ns in launches), default=0) / 1000 - 1
+    last_us = max((at_ns for _, at_ns in launches), default=0) / 1000 + 1
     for batch in EventStream(TraceSource(path), _Frame).batches():
         for frame in batch:
-            if frame.cat not in _FRAMES:
+            # A NaN compares false and falls out here.
+            if frame.cat not in _FRAMES or not (frame.ts <= last_us and frame.ts + frame.dur >= first_us):
                 continue
-            thread = (frame.pid, frame.tid)
-            at = times.get(thread)
-            # What lasts no longer than a call cannot be told from it; a NaN compares false and falls out here.
-            if at is None or not abs(frame.ts) + abs(frame.dur) < 1e17:
+            at = times.get((frame.pid, frame.tid))
+            if at is None or not abs(frame.dur) < _LONGEST_US:
                 continue
             start_ns = round(frame.ts * 1000)
             end_ns = start_ns + round(frame.dur * 1000)
-            place = bisect_left(at, start_ns)
-            while place < len(at) and at[place] <= end_ns:
-                index = by_thread[thread][place][1]
-                found[index].append((start_ns, -end_ns, frame.cat in OPERATOR_CATEGORIES, frame))
-                place += 1
+            held = by_thread[frame.pid, frame.tid]
+            for place in range(bisect_left(at, start_ns), bisect_right(at, end_ns)):
+                found[held[place][1]].append((start_ns, -end_ns, frame.cat in OPERATOR_CATEGORIES, frame))
     return [_caller(frames) for frames in found]
 
 
