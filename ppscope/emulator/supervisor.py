@@ -43,20 +43,23 @@ class Supervisor:
 
     def _serve(self, seconds: float | None) -> int:
         # The launcher ends when this process does, because its standard input closes.
-        launcher = subprocess.Popen([*self._command, "--die-with-parent"], stdin=subprocess.PIPE, cwd="/")
-        until = None if seconds is None else time.monotonic() + seconds
-        while launcher.poll() is None and not self._told and (until is None or time.monotonic() < until):
-            self._wait()
-        if launcher.poll() is None:
-            launcher.terminate()
-        if launcher.stdin is not None:
-            launcher.stdin.close()
-        return launcher.wait()
+        command = [*self._command, "--die-with-parent"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/") as launcher:
+            assert launcher.stdout is not None
+            until: float | None = None
+            watched = [launcher.stdout.fileno(), *([0] if self._end_with_stdin else [])]
+            while launcher.poll() is None and not self._told and (until is None or time.monotonic() < until):
+                readable, _, _ = select.select(watched, [], [], POLL_S)
+                if 0 in readable and not os.read(0, 4096):
+                    self._told = True
+                elif watched[0] in readable and self._relay(watched[0]) and seconds is not None:
+                    until = time.monotonic() + seconds
+            if launcher.poll() is None:
+                launcher.terminate()
+            return launcher.wait()
 
-    def _wait(self) -> None:
-        if not self._end_with_stdin:
-            time.sleep(POLL_S)
-            return
-        readable, _, _ = select.select([0], [], [], POLL_S)
-        if readable and not os.read(0, 4096):
-            self._told = True
+    def _relay(self, descriptor: int) -> bool:
+        """Pass the launcher's announcements on; return whether one says that it is ready."""
+        data = os.read(descriptor, 4096)
+        os.write(1, data)
+        return b"ready " in data
