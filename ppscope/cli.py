@@ -56,7 +56,7 @@ def attach(pid: int | None, rate_hz: float, ascii_only: bool) -> None:
     show_default=True,
     help="What is wrong with the emulated server.",
 )
-@click.option("--pp", type=click.IntRange(1, 64), default=8, show_default=True, help="Pipeline stages.")
+@click.option("--pp", type=click.IntRange(2, 32), default=8, show_default=True, help="Pipeline stages.")
 @click.option(
     "--tp", type=click.IntRange(1, 8), default=1, show_default=True, help="Tensor-parallel ranks of each stage."
 )

@@ -7,17 +7,7 @@ import time
 from collections.abc import Iterable
 
 from ppscope.records import Cost
-
-_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-
-
-def _process_s(pid: int) -> float | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return (int(fields[11]) + int(fields[12])) * _TICK_S
+from ppscope.sources.proc_stat import cpu_seconds
 
 
 class CostMeter:
@@ -35,7 +25,7 @@ class CostMeter:
     def read(self, children: Iterable[int], stack_rate_hz: float | None = None) -> Cost:
         """One Cost record for the time since the last call."""
         now, own, reaped = time.monotonic(), _own_s(), _reaped_s()
-        running = {pid: used for pid in children if (used := _process_s(pid)) is not None}
+        running = {pid: used for pid in children if (used := cpu_seconds(pid)) is not None}
         seconds = max(now - self._at, 1e-6)
         total_before = self._reaped + sum(self._running.values())
         total = reaped + sum(running.values())

@@ -32,6 +32,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--kill-stage-after", type=_stage_and_seconds, metavar="SECONDS:STAGE", help="kill one stage")
     parser.add_argument("--restart-after", type=float, metavar="SECONDS", help="end and start again, once")
     parser.add_argument("--hang-http", metavar="PATH", help="never answer this path")
+    parser.add_argument("--no-gpus", action="store_true", help="do not tell of emulated GPUs, so that NVML is asked")
     parser.add_argument("--die-with-parent", action="store_true", help="end when standard input closes")
     args = parser.parse_args(argv)
     if not 2 <= args.pp <= 32 or not 1 <= args.tp <= 8:
@@ -57,6 +58,7 @@ def options_of(args: argparse.Namespace) -> Options:
         kill_after_s=killed[0] if killed else 0.0,
         hang_path=args.hang_http,
         end_with_stdin=args.die_with_parent,
+        gpus_told=not args.no_gpus,
     )
 
 

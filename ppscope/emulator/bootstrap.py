@@ -73,7 +73,8 @@ def environment(options: Options) -> dict[str, str]:
     """Return the launcher's environment: where the emulated GPUs are, and which of them it may use."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     ranks = options.pp_size * options.tp_size
-    env["PPSCOPE_EMULATED_GPUS"] = options.gpus_file
+    if options.gpus_told:
+        env["PPSCOPE_EMULATED_GPUS"] = options.gpus_file
     env["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in range(ranks))
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if options.scenario.device_timer:

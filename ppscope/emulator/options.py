@@ -26,6 +26,7 @@ class Options:
     kill_after_s: float = 0.0
     hang_path: str | None = None
     end_with_stdin: bool = False
+    gpus_told: bool = True
     listen_fd: int | None = None
     announce_fd: int | None = None
 

@@ -30,7 +30,10 @@ MISSING = Trouble("missing", "py-spy is not installed beside ppscope nor on PATH
 
 
 def find_pyspy() -> str | None:
-    """Path of the py-spy binary: beside this Python first, then on PATH; None when there is none."""
+    """Path of the py-spy binary: `PPSCOPE_PYSPY`, else beside this Python, else on PATH; None when there is none."""
+    chosen = os.environ.get("PPSCOPE_PYSPY")
+    if chosen:
+        return chosen if os.path.isfile(chosen) and os.access(chosen, os.X_OK) else None
     for folder in (Path(sys.executable).parent, Path(sys.prefix) / "bin"):
         candidate = folder / "py-spy"
         if os.access(candidate, os.X_OK) and candidate.is_file():
