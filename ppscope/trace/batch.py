@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import msgspec
@@ -14,8 +17,9 @@ import msgspec
 from ppscope.trace.analyse import RankAnalysis, analyse_file
 from ppscope.trace.source import TraceError
 
-# A process costs some 0.15 s to start, which is 30 MB of JSON.
 PARALLEL_BYTES = 4 << 20
+"""Below this much to read, processes take longer to start than to work."""
+_TELL_S = 0.2
 
 Report = Callable[[str, int, int], None]
 
@@ -57,38 +61,27 @@ def _inside(candidates: Iterable[Path]) -> list[Path]:
     return sorted(file for file in candidates if file.name.endswith((".json", ".json.gz")) and file.is_file())
 
 
-def analyse_files(files: list[Path], report: Report | None = None) -> tuple[list[RankAnalysis], dict[Path, str]]:
+def analyse_files(
+    files: list[Path], report: Report | None = None, workers: int | None = None
+) -> tuple[list[RankAnalysis], dict[Path, str]]:
     """Analyses files; returns the analyses in the order given, and a line for every file that could not be read.
 
-    `report` is called with (file name, bytes read, bytes in the file); only with several processes does it hear of whole files alone.
+    `report` is called with (file name, bytes read, bytes in the file). `workers` bounds the processes; None is one per core that this
+    process may use, and 1 reads here.
     """
-    total_bytes = sum(file.stat().st_size for file in files if file.exists())
-    workers = min(len(files), os.cpu_count() or 1)
-    if workers < 2 or total_bytes < PARALLEL_BYTES:
+    if workers is None:
+        workers = len(os.sched_getaffinity(0))
+    if min(len(files), workers) < 2 or sum(_size_bytes(file) for file in files) < PARALLEL_BYTES:
         return _one_by_one(files, report)
-    found: dict[Path, RankAnalysis] = {}
-    errors: dict[Path, str] = {}
-    context = multiprocessing.get_context("spawn")
-    try:
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            # The largest file first: it decides when all are done.
-            ordered = sorted(files, key=lambda file: -file.stat().st_size)
-            pending = {pool.submit(analyse_file, file): file for file in ordered}
-            for future in as_completed(pending):
-                file = pending[future]
-                try:
-                    found[file] = future.result()
-                except TraceError as error:
-                    errors[file] = str(error)
-                if report is not None:
-                    size_bytes = file.stat().st_size
-                    report(file.name, size_bytes, size_bytes)
-    except BrokenExecutor:
-        # A child was killed, most likely for memory: what is left goes one at a time.
-        rest, more = _one_by_one([file for file in files if file not in found and file not in errors], report)
-        found |= {Path(analysis.path): analysis for analysis in rest}
-        errors |= more
+    found, errors = _Pool(workers, report).run(files)
     return [found[file] for file in files if file in found], errors
+
+
+def _size_bytes(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
 
 
 def _one_by_one(files: list[Path], report: Report | None) -> tuple[list[RankAnalysis], dict[Path, str]]:
@@ -100,3 +93,83 @@ def _one_by_one(files: list[Path], report: Report | None) -> tuple[list[RankAnal
         except TraceError as error:
             errors[file] = str(error)
     return found, errors
+
+
+def _work(file: Path, pipe: Connection) -> None:
+    """Runs in a process of its own: sends (bytes read, bytes in the file) now and then, and the analysis or an error line at the end."""
+    # Ctrl-C reaches the whole foreground group; the parent ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    next_s = 0.0
+
+    def tell(done_bytes: int, size_bytes: int) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:
+            next_s = time.monotonic() + _TELL_S
+            pipe.send((done_bytes, size_bytes))
+
+    try:
+        pipe.send(analyse_file(file, tell))
+    except TraceError as error:
+        pipe.send(str(error))
+    except BrokenPipeError:
+        return
+
+
+class _Pool:
+    """Keeps a few processes busy, each with one file, and leaves none behind, however it ends."""
+
+    def __init__(self, workers: int, report: Report | None) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self._workers = workers
+        self._report = report
+        self._running: dict[Connection, tuple[BaseProcess, Path]] = {}
+        self._found: dict[Path, RankAnalysis] = {}
+        self._errors: dict[Path, str] = {}
+
+    def run(self, files: list[Path]) -> tuple[dict[Path, RankAnalysis], dict[Path, str]]:
+        # The largest file goes first: it decides when all are done.
+        waiting = sorted(files, key=_size_bytes)
+        try:
+            while waiting or self._running:
+                while waiting and len(self._running) < self._workers:
+                    self._start(waiting.pop())
+                for pipe in wait(list(self._running)):
+                    if isinstance(pipe, Connection):
+                        self._hear(pipe)
+        finally:
+            for process, _ in self._running.values():
+                process.terminate()
+                process.join()
+        return self._found, self._errors
+
+    def _start(self, file: Path) -> None:
+        ours, theirs = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_work, args=(file, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        self._running[ours] = (process, file)
+
+    def _hear(self, pipe: Connection) -> None:
+        process, file = self._running[pipe]
+        try:
+            message = pipe.recv()
+        except EOFError:
+            del self._running[pipe]
+            process.join()
+            if file not in self._found and file not in self._errors:
+                self._errors[file] = _ended(file, process.exitcode)
+            return
+        if isinstance(message, RankAnalysis):
+            self._found[file] = message
+        elif isinstance(message, str):
+            self._errors[file] = message
+        elif self._report is not None:
+            self._report(file.name, *message)
+
+
+def _ended(file: Path, exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        return f"{file}: the process that read it was killed by signal {-exit_code}; for 9 the machine most likely ran out of memory"
+    return (
+        f"{file}: the process that read it failed (its error is above); this is a mistake in ppscope, please report it"
+    )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-
-import msgspec
 
 from ppscope.trace.batch import analyse_files, find_files
 from ppscope.trace.report import make_report, to_json
@@ -70,9 +69,11 @@ def run(paths: list[str], as_json: bool, html: str | None) -> int:
         return UNREADABLE
     report = make_report(analyses)
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(to_json(report)), indent=2).decode() + "\n")
+        sys.stdout.write(json.dumps(to_json(report), indent=2) + "\n")
     else:
-        sys.stdout.write(render(report))
+        # An ASCII terminal gets escapes instead of an error.
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(render(report).encode(encoding, "backslashreplace").decode(encoding))
     if any(file in errors for file in files.named):
         return UNREADABLE
     return FOUND if report.alarms else DONE

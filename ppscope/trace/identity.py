@@ -51,6 +51,8 @@ def identify(trace: RankTrace) -> Identity:
     if match:
         places |= {"TP": int(match["tp"])} | {key: int(value) for key, value in _PART.findall(match["parts"])}
         run = f"{match['run']}{match['phase'] or ''}"
+        # The name has a PP part only where there are several stages.
+        places.setdefault("PP", 0)
     else:
         run = _DIGITS.sub("#", name) + f" of {world_size}" if world_size else name
     host = trace.metadata.get("host_name")

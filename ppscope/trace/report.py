@@ -58,11 +58,16 @@ def to_json(report: TraceReport) -> dict[str, Any]:
     }
 
 
+def _text(path: str) -> str:
+    """A file name may hold bytes that are no UTF-8, which JSON cannot carry."""
+    return path.encode("utf-8", "replace").decode()
+
+
 def _rank(rank: RankAnalysis, run: Run) -> dict[str, Any]:
     identity = rank.identity
     return {
-        "file": rank.path,
-        "run": run.name,
+        "file": _text(rank.path),
+        "run": _text(run.name),
         "rank": identity.rank,
         "world_size": identity.world_size,
         "stage": identity.stage,
@@ -123,7 +128,7 @@ def _bubble(bubble: Bubble | None) -> dict[str, Any] | None:
         "critical_stage": bubble.critical_stage,
         "concurrency": bubble.concurrency,
         "window_us": bubble.window_us,
-        "run": bubble.run,
+        "run": _text(bubble.run),
     }
 
 

@@ -129,12 +129,17 @@ def _verdicts(
     eager = [result.compute_kernels for result in results if result.step.is_decode and not result.graph_launches]
     typical = median(replays or eager or [0])
     missed = max(min(MISSED_KERNELS, MISSED_SHARE * typical), 1) if typical else MISSED_KERNELS
+    expectation = (
+        f"its decode steps replay {median(replays):.0f} kernels"
+        if replays
+        else "no decode step of this rank replays a graph"
+    )
     for result in results:
-        result.verdict, result.reason = _verdict(result, missed)
+        result.verdict, result.reason = _verdict(result, missed, expectation)
     return Judged(results, step_of_call, step_of_gpu, int(median(replays)) if replays else None, baseline)
 
 
-def _verdict(result: StepResult, missed: float) -> tuple[str, str]:
+def _verdict(result: StepResult, missed: float, expectation: str) -> tuple[str, str]:
     step = result.step
     if step.is_prefill or step.mode == "IDLE":
         if result.graph_launches:
@@ -153,8 +158,10 @@ def _verdict(result: StepResult, missed: float) -> tuple[str, str]:
     if result.recorded:
         return "unknown", "launches of this step were recorded, not run"
     if result.compute_kernels >= missed:
-        return "eager", f"{result.compute_kernels} kernels launched one by one, no graph launch"
-    return "unknown", "too few kernels of this step in the file"
+        return "eager", f"{result.compute_kernels} kernels launched one by one, no graph launch; {expectation}"
+    if not result.eager_kernels:
+        return "unknown", "no kernels of this step in the file"
+    return "unknown", "too few kernels of this step in the file to tell"
 
 
 def _eager_share(result: StepResult) -> float:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import multiprocessing
+import os
+import signal
+from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -91,6 +97,46 @@ def test_one_process_per_file_gives_what_one_process_gives(tmp_path: Path, monke
     assert errors == same_errors
     assert list(errors) == [bad]
     assert set(heard) == {file.name for file in files}
+
+
+def test_a_killed_reader_costs_its_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = Pipeline([1_000_000] * 2).build().write(tmp_path)
+    monkeypatch.setattr("ppscope.trace.batch.PARALLEL_BYTES", 0)
+    pids: list[int] = []
+
+    def start(self: BaseProcess) -> None:
+        real_start(self)
+        if not pids:
+            pids.append(self.pid or 0)
+            os.kill(pids[0], signal.SIGKILL)
+
+    real_start = SpawnProcess.start
+    monkeypatch.setattr(SpawnProcess, "start", start)
+    found, errors = analyse_files(paths, workers=2)
+    assert len(found) == len(errors) == 1
+    assert "signal 9" in next(iter(errors.values()))
+
+
+def test_an_interrupt_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = Pipeline([1_000_000] * 3).build().write(tmp_path)
+    monkeypatch.setattr("ppscope.trace.batch.PARALLEL_BYTES", 0)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        analyse_files(paths, interrupt, workers=2)
+    assert multiprocessing.active_children() == []
+
+
+def test_names_that_are_no_utf8_and_ascii_terminals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = quiet(tmp_path).rename(tmp_path / os.fsdecode(b"caf\xe9.json.gz"))
+    for as_json in (True, False):
+        out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr("sys.stdout", out)
+        assert run([str(path)], as_json, html=None) == 0
+        out.flush()
+        assert b"caf" in out.buffer.getvalue()
 
 
 def test_a_hostile_name_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
