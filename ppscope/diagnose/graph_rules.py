@@ -81,9 +81,7 @@ def _answer(phase: str, judged: list[Judged], world: World, top: bool = True) ->
 
 def causes(judged: list[Judged], phase: str) -> tuple[Judged, ...]:
     """Rules that turn a phase off, first cause first: flags, start-up rules, defaults, then what capture gives up on."""
-    found = [
-        item for item in judged if item.verdict == "fires" and _concerns(item.rule, phase) and not follows(item.rule)
-    ]
+    found = [item for item in judged if item.verdict == "fires" and _concerns(item.rule, phase)]
     return tuple(sorted(found, key=lambda item: _KINDS.get(item.rule.kind, 1)))
 
 
