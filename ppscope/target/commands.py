@@ -111,8 +111,8 @@ def hidden_launcher_kind(argv: Sequence[str]) -> str | None:
 
     Only for a process that is known to own schedulers: a mere wrapper has the same words on its command line.
     """
-    words = list(argv)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for place, word in enumerate(argv):
+        following = argv[place + 1] if place + 1 < len(argv) else ""
         if word in _LAUNCH_MODULES or word.endswith("sglang/launch_server.py"):
             return "launch_server"
         if os.path.basename(word) == "sglang" and following == "serve":

@@ -51,6 +51,16 @@ class Found:
         """Folder of the installed package as it can be opened from here."""
         return self.installed.path_here
 
+    @property
+    def pp_loop_size(self) -> int | None:
+        """Micro-batch slots of the event loop as the command line asks: pp_size + pp_async_batch_depth (0 by default).
+
+        None without pipeline parallelism, and where a config file or a user's program may say otherwise.
+        """
+        if self.placement.pp_size < 2 or self.kind == "engine" or self.arguments.config is not None:
+            return None
+        return self.placement.pp_size + (self.arguments.pp_async_batch_depth or 0)
+
     def to_record(self, at_ns: int) -> Server:
         """The server as a record of the stream, at a CLOCK_MONOTONIC instant."""
         return Server(
@@ -74,6 +84,7 @@ class Found:
             facts=self.facts,
             emulated=self.emulated,
             others=self.others,
+            pp_loop_size=self.pp_loop_size,
         )
 
     def line(self) -> str:

@@ -6,8 +6,6 @@ import os
 import pwd
 from typing import NamedTuple
 
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-
 
 class Stat(NamedTuple):
     """Fields of /proc/PID/stat; `started_ticks` is the start time since boot in clock ticks."""

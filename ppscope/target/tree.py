@@ -89,7 +89,7 @@ class Tree:
         """Pid 1 and session managers inherit orphans; in a container pid 1 may be the launcher itself."""
         if pid in self.launchers:
             return True
-        return self.is_python(pid)
+        return self.stats[pid].state not in "ZX" and self.is_python(pid)
 
     def is_python(self, pid: int) -> bool:
         """Whether a process runs Python, by its program file or, where that is not ours to see, by its names."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppscope.target.arguments import LaunchArguments, arguments_of, parse_arguments
-from ppscope.target.commands import is_multiprocessing_helper, launcher_kind, parse_python
+from ppscope.target.commands import hidden_launcher_kind, is_multiprocessing_helper, launcher_kind, parse_python
 from tests.unit.fake_proc import SPAWN, TRACKER
 
 
@@ -87,5 +87,7 @@ def test_any_command_line_is_read_without_error(words: list[str]) -> None:
     for argv in (tuple(words), ("python", *words), ("sglang", "serve", *words)):
         parse_python(argv)
         launcher_kind(argv)
+        hidden_launcher_kind(argv)
+        is_multiprocessing_helper(argv)
         arguments = arguments_of(argv)
         assert arguments.port is None or isinstance(arguments.port, int)

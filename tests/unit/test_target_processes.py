@@ -67,6 +67,7 @@ def test_every_pid_of_a_server_leads_to_it(fake: FakeProc, pid: int) -> None:
         (RankKey(0, 0, 0), 102, 1020),
         (RankKey(0, 1, 0), 103, 1030),
     ]
+    assert found.to_record(0).pp_loop_size == 2
     assert found.others == ((104, "sglang::detokenizer"), (105, "sglang::tokenizer_worker:105"))
     assert resolve(None, fake.root).launcher_pid == 100
 
@@ -78,6 +79,7 @@ def test_the_record_carries_what_was_found(fake: FakeProc) -> None:
     assert (server.model, server.host, server.port, server.device) == ("org/model", "127.0.0.1", 31000, "cuda")
     assert server.launch_command[-3:] == (MARKER, "--config", "c.yaml")
     assert SECRET not in repr(server)
+    assert server.pp_loop_size is None  # the config file may set the depth
     facts = {fact.name: (fact.value, fact.source) for fact in server.facts}
     assert facts["pp_size"] == (2, "cmdline")
     assert facts["port.owned"] == ("yes", "socket")
@@ -329,6 +331,17 @@ def test_a_server_that_ends_while_it_is_read_is_not_reported(fake: FakeProc, mon
     with pytest.raises(AttachError, match="ended during attach") as caught:
         resolve(102, fake.root)
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("state", ["Z", "S"])
+def test_a_launcher_on_its_way_out_shows_no_command_line(fake: FakeProc, state: str) -> None:
+    fake.add(100, [], state=state, comm="python3", env={} if state == "S" else None)
+    fake.add(101, "sglang::scheduler", 100)
+    found = find_servers(fake.root)
+    assert [server.kind for server in found] == ([] if state == "Z" else ["engine"])
+    if state == "Z":
+        with pytest.raises(AttachError, match="no launcher any more"):
+            find_server(101, fake.root)
 
 
 def test_pid_namespaces_emulated_gpus_and_cut_titles(fake: FakeProc) -> None:
