@@ -155,7 +155,7 @@ class StackSource(Source):
                 self._sampled[key] = _Sampled(ranks[key], order)
         for sampled in self._sampled.values():
             sampled.threads = thread_count(sampled.rank.pid) or sampled.threads
-        loads = [RankLoad(s.rank.key, s.threads, s.factor) for s in self._sampled.values() if not s.ended]
+        loads = [self._load(sampled) for sampled in self._sampled.values() if not sampled.ended]
         self._slots = plan(loads, requested, self.budget_cores, self._turn)
         self._turn += 1
         self.rate_hz = float(min(slot.rate_hz for slot in self._slots.values())) if self._slots else None
@@ -172,10 +172,28 @@ class StackSource(Source):
         next_ns = max(sampled.retry_ns, newest.due_ns - int(self._overlap_s * 1e9) if newest else 0)
         wanted = slot is not None and not sampled.ended and len(sampled.running) < 2
         if slot is not None and wanted and now_ns >= next_ns:
-            self._begin(sampled, slot)
-            next_ns = now_ns + 1_000_000_000
+            if self._fits(sampled, slot):
+                self._begin(sampled, slot)
+                next_ns = now_ns + 1_000_000_000
+            else:
+                next_ns = now_ns + 200_000_000
         dues = [window.due_ns for window in sampled.running if window.interrupted_ns is None]
         return min([*dues, next_ns] if wanted else [*dues, now_ns + 1_000_000_000])
+
+    def _fits(self, sampled: _Sampled, slot: Slot) -> bool:
+        """Whether a rank may begin now: one whose turn has come waits until those before it have made room."""
+        if sampled.running or sampled.windows == 0:
+            return True
+        running = [
+            self._load(other).cores(window.rate_hz, window.length_s)
+            for other in self._sampled.values()
+            for window in other.running[-1:]
+        ]
+        return sum(running) + self._load(sampled).cores(slot.rate_hz, slot.window_s) <= 1.15 * self.budget_cores
+
+    @staticmethod
+    def _load(sampled: _Sampled) -> RankLoad:
+        return RankLoad(sampled.rank.key, sampled.threads, sampled.factor)
 
     def _begin(self, sampled: _Sampled, slot: Slot) -> None:
         assert self._binary is not None
@@ -273,8 +291,8 @@ class StackSource(Source):
 
 def split_main(threads: list[ThreadSpans], rank: Rank) -> tuple[ThreadSpans | None, list[ThreadSpans]]:
     """The scheduler's main thread and the others: by its number in its own namespace, then by its name."""
-    numbers = {rank.ns_pid, rank.pid, rank.main_tid} - {None}
-    main = next((t for t in threads if t.tid in numbers), None)
+    numbers = {rank.ns_pid} if rank.ns_pid is not None else {rank.pid, rank.main_tid}
+    main = next((t for t in threads if t.tid is not None and t.tid in numbers), None)
     if main is None:
         main = next((t for t in threads if t.name == "MainThread"), None)
     return main, [t for t in threads if t is not main]

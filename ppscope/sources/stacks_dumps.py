@@ -16,6 +16,7 @@ from ppscope.sources.stacks_pyspy import MISSING, Trouble, explain, find_pyspy, 
 INTERVAL_S = 1.0
 BUDGET_CORES = 0.03
 BURST_CORES = 0.25
+FIRST_CORES = 1.0
 ATTEMPTS = 4
 TIMEOUT_S = 3.0
 MAX_BURST = 1000
@@ -40,7 +41,8 @@ class DumpSource(Source):
         self._on_facts = on_facts
         self._wake = threading.Condition()
         self._ranks: dict[RankKey, Rank] = {}
-        self._queue: deque[RankKey] = deque()
+        self._queue: deque[tuple[RankKey, float]] = deque()
+        """Ranks to dump next, and the cores that dumping them in a row may take."""
         self._turn = 0
         self._failures: dict[RankKey, int] = {}
         self._child: int | None = None
@@ -71,7 +73,7 @@ class DumpSource(Source):
             for rank in sorted(server.ranks, key=lambda rank: rank.key):
                 known = self._ranks.get(rank.key)
                 if known is None or (known.pid, known.started_ticks) != (rank.pid, rank.started_ticks):
-                    self._queue.append(rank.key)
+                    self._queue.append((rank.key, FIRST_CORES))
                     self._failures.pop(rank.key, None)
             self._ranks = {rank.key: rank for rank in server.ranks}
             self._wake.notify_all()
@@ -82,7 +84,7 @@ class DumpSource(Source):
             return
         count = max(0, min(command.count, MAX_BURST))
         with self._wake:
-            wanted = [key for key in sorted(self._ranks) if command.rank in (None, key)]
+            wanted = [(key, BURST_CORES) for key in sorted(self._ranks) if command.rank in (None, key)]
             for _ in range(count):
                 self._queue.extend(wanted[: max(0, MAX_QUEUE - len(self._queue))])
             self._wake.notify_all()
@@ -95,27 +97,27 @@ class DumpSource(Source):
     def _run(self) -> None:
         try:
             while not self.stopping.is_set():
-                rank, burst = self._next()
+                rank, cores = self._next()
                 if rank is None:
                     self._pause(INTERVAL_S)
                     continue
                 cpu_s = self._dump(rank)
-                if burst:
-                    self._wait_s(cpu_s / BURST_CORES - cpu_s)
+                if cores is not None:
+                    self._wait_s(cpu_s / cores - cpu_s)
                 else:
                     self._pause(max(INTERVAL_S, cpu_s / BUDGET_CORES))
         except Exception as error:  # noqa: BLE001  a source fails alone and says so
             self.status("dead", f"dumps ended: {type(error).__name__}: {error}")
 
-    def _next(self) -> tuple[Rank | None, bool]:
+    def _next(self) -> tuple[Rank | None, float | None]:
         with self._wake:
             while self._queue:
-                rank = self._ranks.get(self._queue.popleft())
-                if rank is not None:
-                    return rank, True
+                key, cores = self._queue.popleft()
+                if key in self._ranks:
+                    return self._ranks[key], cores
             well = [key for key in sorted(self._ranks) if self._failures.get(key, 0) < 3 or self._turn % 10 == 0]
             self._turn += 1
-            return (self._ranks[well[self._turn % len(well)]] if well else None), False
+            return (self._ranks[well[self._turn % len(well)]] if well else None), None
 
     def _pause(self, seconds: float) -> None:
         """Sleep, but not past a request for a burst."""

@@ -71,8 +71,10 @@ def shares(heard: list[AnyRecord], rank: Rank) -> dict[str, float]:
     return {name: spent / total for name, spent in time_in.items()}
 
 
-def ran_ns(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+def ran_and_waited_s(pid: int) -> tuple[float, float]:
+    """Seconds on a core, and seconds ready to run without one, of the main thread."""
+    ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    return int(ran) / 1e9, int(waited) / 1e9
 
 
 def work(share: dict[str, float]) -> float:
@@ -86,22 +88,23 @@ class TestLoop:
         assert [rank.key.pp for rank in server.ranks] == list(range(sglang_server.spec.pp))
         with sglang_server.load(8, int(SECONDS) + 6, 128):
             time.sleep(2)
-            before, began = [ran_ns(rank.pid) for rank in server.ranks], time.monotonic_ns()
+            before, began_s = [ran_and_waited_s(rank.pid) for rank in server.ranks], time.monotonic()
             heard, dumps = observe(server, SECONDS, dumps=15)
-            span_ns = time.monotonic_ns() - began
-            ran = [(ran_ns(rank.pid) - b) / span_ns for rank, b in zip(server.ranks, before, strict=True)]
-        for rank, on_core in zip(server.ranks, ran, strict=True):
+            span_s = time.monotonic() - began_s
+            after = [ran_and_waited_s(rank.pid) for rank in server.ranks]
+        for rank, (ran0, waited0), (ran1, waited1) in zip(server.ranks, before, after, strict=True):
             share = shares(heard, rank)
             assert share.get("other", 0) < 0.1
             assert share.get("eager", 0) > 0.05, "the model runs on the CPU, eagerly"
-            # A thread ready to run but without a core works by its stack and not by its run time, gloo spins the other way.
-            assert work(share) == pytest.approx(on_core, abs=0.35)
+            ran, waited = (ran1 - ran0) / span_s, (waited1 - waited0) / span_s
+            # By its stack a thread that is ready to run works too; copying in gloo runs while its stack waits.
+            assert ran - 0.25 <= work(share) <= ran + waited + 0.25
         last = shares(heard, server.ranks[-1])
         assert any(last.get(name, 0) > 0 for name in ("recv_activations", "wait_requests"))
         samples = [r for r in heard if isinstance(r, LoopSample)]
         for rank in server.ranks:
             mine = [r for r in samples if r.rank == rank.key]
-            assert len(mine) >= 10
+            assert len(mine) >= 5
             assert {r.loop for r in mine} == {"event_loop_pp"}
             assert {r.mb_id for r in mine} <= set(range(sglang_server.spec.pp))
             assert all(r.next_mb_id == (r.mb_id + 1) % sglang_server.spec.pp for r in mine if r.mb_id is not None)

@@ -146,6 +146,7 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 
 needs_pyspy = pytest.mark.skipif(find_pyspy() is None, reason="py-spy is not installed")
+GOOD = '[{"name":"f","ph":"B","tid":1,"ts":10},{"name":"f","ph":"E","tid":1,"ts":99999}]'
 LOOPING = "while :; do sleep 0.02; done"
 
 
@@ -275,10 +276,9 @@ def test_a_failure_is_said_and_tried_again(
 def test_a_rank_that_fails_does_not_stop_the_others(
     heard: Heard, pretend: Callable[[str], str], run: Callable[[Source, Server], Source], target: int
 ) -> None:
-    good = '[{"name":"f","ph":"B","tid":1,"ts":10},{"name":"f","ph":"E","tid":1,"ts":99999}]'
     pretend(
         f'case "$*" in *"-p {target} "*) echo bad >&2; exit 1;; esac\n'
-        f"finish() {{ cat > $out <<'END'\n{good}\nEND\nexit 0; }}\ntrap finish INT\n{LOOPING}"
+        f"finish() {{ cat > $out <<'END'\n{GOOD}\nEND\nexit 0; }}\ntrap finish INT\n{LOOPING}"
     )
     run(StackSource(heard), server_of(target, os.getpid()))
     until(lambda: heard.status("dead") and heard.status("ok"))
@@ -286,6 +286,20 @@ def test_a_rank_that_fails_does_not_stop_the_others(
     assert ok is not None
     assert dead is not None
     assert (dead.rank, ok.rank) == (RankKey(0, 0, 0), RankKey(0, 1, 0))
+
+
+def test_ranks_that_do_not_fit_the_budget_are_all_seen_in_turn(
+    heard: Heard,
+    pretend: Callable[[str], str],
+    run: Callable[[Source, Server], Source],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stacks, "REPLAN_S", 0.1)
+    pretend(f"finish() {{ cat > $out <<'END'\n{GOOD}\nEND\nexit 0; }}\ntrap finish INT\n{LOOPING}")
+    source = StackSource(heard, budget_cores=0.001)
+    run(source, server_of(*[os.getpid()] * 3))
+    everyone = {RankKey(0, pp, 0) for pp in range(3)}
+    until(lambda: {s.rank for s in heard.all(SourceStatus) if s.state == "ok"} == everyone)
 
 
 def test_a_hanging_pyspy_is_killed_and_said(
