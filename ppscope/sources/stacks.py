@@ -163,10 +163,7 @@ class StackSource(Source):
     def _drive(self, sampled: _Sampled, now_ns: int) -> int:
         """Do what is due for a rank; returns when to come back."""
         for window in sampled.running:
-            if window.overdue(now_ns):
-                window.kill()
-            elif now_ns >= window.due_ns:
-                window.interrupt()
+            window.close_if_due(now_ns)
         slot = self._slots.get(sampled.rank.key)
         newest = sampled.running[-1] if sampled.running else None
         next_ns = max(sampled.retry_ns, newest.due_ns - int(self._overlap_s * 1e9) if newest else 0)

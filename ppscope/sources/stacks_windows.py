@@ -16,6 +16,7 @@ from ppscope.sources.stacks_pyspy import Trouble, explain, private_file, record_
 from ppscope.sources.stacks_sound import is_torn, usual_root
 
 WATCHDOG_S = 3.0
+EXTENSION_NS = 300_000_000
 _MAX_BYTES = 64 << 20
 
 
@@ -65,6 +66,7 @@ class Window:
             os.close(self._out)
             raise
         self.due_ns = self.spawned_ns + int(length_s * 1e9)
+        self._hopeless_ns = self.due_ns + int(WATCHDOG_S * 1e9)
         assert self._process.stderr is not None
         os.set_blocking(self._process.stderr.fileno(), False)
 
@@ -96,9 +98,16 @@ class Window:
             self.interrupted_ns = time.monotonic_ns()
             self._process.send_signal(signal.SIGINT)
 
-    def overdue(self, now_ns: int) -> bool:
-        """Whether py-spy hangs: it should have ended three seconds ago."""
-        return not self.killed and now_ns > self.due_ns + int(WATCHDOG_S * 1e9)
+    def close_if_due(self, now_ns: int) -> None:
+        """Interrupt a window whose time is up, a little later if py-spy has not come to sample yet; kill one that hangs."""
+        if now_ns > self._hopeless_ns:
+            if not self.killed:
+                self.kill()
+        elif now_ns >= self.due_ns and self.interrupted_ns is None:
+            if catches_interrupts(self.pyspy_pid):
+                self.interrupt()
+            else:
+                self.due_ns = now_ns + EXTENSION_NS
 
     def kill(self) -> None:
         """End a py-spy that hangs; its target was never stopped and notices nothing."""
@@ -116,6 +125,9 @@ class Window:
         code = self._process.returncode
         if self.killed:
             trouble = Trouble("hung", f"py-spy on process {self.pid} did not end in time and was killed")
+            return Result([], done_ns, done_ns, 0, cpu_s, trouble=trouble)
+        if code == -signal.SIGINT and self.interrupted_ns is not None:
+            trouble = Trouble("transient", f"py-spy did not come to sample process {self.pid}: the machine is busy")
             return Result([], done_ns, done_ns, 0, cpu_s, trouble=trouble)
         if code != 0 or not data:
             return Result([], done_ns, done_ns, 0, cpu_s, trouble=explain(self.stderr, code, self.pid))
@@ -164,6 +176,16 @@ class Window:
             return 0.0
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return usage.ru_utime + usage.ru_stime
+
+
+def catches_interrupts(pid: int) -> bool:
+    """Whether a process handles SIGINT; py-spy does from just before its first sample, and would lose its data earlier."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            caught = next((line for line in status if line.startswith(b"SigCgt:")), b"SigCgt: 0")
+    except OSError:
+        return True
+    return bool(int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
 def place(thread: ThreadTrace, base_ns: int, end_ns: int) -> ThreadSpans:

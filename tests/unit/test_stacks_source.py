@@ -288,6 +288,15 @@ def test_a_rank_that_fails_does_not_stop_the_others(
     assert (dead.rank, ok.rank) == (RankKey(0, 0, 0), RankKey(0, 1, 0))
 
 
+def test_a_pyspy_that_starts_slowly_is_given_time(
+    heard: Heard, pretend: Callable[[str], str], run: Callable[[Source, Server], Source]
+) -> None:
+    pretend(f"sleep 0.8; finish() {{ cat > $out <<'END'\n{GOOD}\nEND\nexit 0; }}\ntrap finish INT\n{LOOPING}")
+    run(StackSource(heard), server_of(os.getpid()))
+    until(lambda: heard.all(SourceStatus))
+    assert [status.state for status in heard.all(SourceStatus)] == ["ok"]
+
+
 def test_ranks_that_do_not_fit_the_budget_are_all_seen_in_turn(
     heard: Heard,
     pretend: Callable[[str], str],
