@@ -47,11 +47,13 @@ def judge(world: World) -> list[Judged]:
     Where the server itself says that a phase is on, a start-up rule that could not be decided did not fire; one that seems
     to fire is unknown, because the two contradict each other.
     """
-    derived: dict[str, object] = {}
-    judged: list[Judged] = []
-    for _ in range(2):  # a decode rule may ask whether prefill is off, which takes the prefill rules' verdicts
-        judged = [_judge(rule, Evaluator(world, derived)) for rule in world.book.rules]
-        derived = {phase: _off(judged, phase, world) for phase in PHASES}
+    judged = [_judge(rule, Evaluator(world, {})) for rule in world.book.rules]
+    # A decode rule may ask whether prefill is off at that moment: that takes the verdicts of the rules before it.
+    for index, item in enumerate(judged):
+        asked = {node.name for node in _nodes(item.rule.tree) if node.op == "off"}
+        if asked:
+            off = {phase: _off(judged, phase, world, item.rule) for phase in asked}
+            judged[index] = _judge(item.rule, Evaluator(world, off))
     return judged
 
 
@@ -80,9 +82,9 @@ def _answer(phase: str, judged: list[Judged], world: World, top: bool = True) ->
 
 
 def causes(judged: list[Judged], phase: str) -> tuple[Judged, ...]:
-    """Rules that turn a phase off, first cause first: flags, start-up rules, defaults, then what capture gives up on."""
+    """Rules that turn a phase off, first cause first: flags, start-up rules in their order, defaults, then capture."""
     found = [item for item in judged if item.verdict == "fires" and _concerns(item.rule, phase)]
-    return tuple(sorted(found, key=lambda item: _KINDS.get(item.rule.kind, 1)))
+    return tuple(sorted(found, key=lambda item: (_KINDS.get(item.rule.kind, 1), item.rule.order)))
 
 
 def follows(rule: GraphRule) -> bool:
@@ -95,14 +97,30 @@ def _concerns(rule: GraphRule, phase: str) -> bool:
     return rule.phase in (phase, "both") and not follows(rule)
 
 
-def _off(judged: list[Judged], phase: str, world: World) -> object:
-    own = [item for item in judged if _concerns(item.rule, phase) and item.rule.kind != "capture"]
-    if any(item.verdict == "fires" for item in own):
-        return True
-    if not world.asked and not world.dropped and (told := world.resolved_off(phase)) is not None:
+def _off(judged: list[Judged], phase: str, world: World, asking: GraphRule) -> object:
+    """Whether a phase is off when a rule asks: turned off by a flag, or by a start-up rule that came before."""
+    final = asking.kind == "capture"  # captures run after all of start-up
+    told = None if world.asked or world.dropped else world.resolved_off(phase)
+    if told is False or (told is True and final):
         return told
-    still_open = [item for item in own if item.verdict == "unknown"]
-    return merge(*(Open(item.undecided) for item in still_open)) if still_open else False
+    maybe: list[Open] = []
+    for item in judged:
+        rule = item.rule
+        if rule is asking or rule.kind == "capture" or not _concerns(rule, phase) or item.verdict == "does_not":
+            continue
+        before = final or rule.kind in ("flag", "default") or _before(rule, asking)
+        if before and item.verdict == "fires":
+            return True
+        if before is not False:
+            maybe.append(Open(item.undecided or (f"whether {rule.function}() comes before {asking.function}()",)))
+    return merge(*maybe) if maybe else False
+
+
+def _before(rule: GraphRule, other: GraphRule) -> bool | None:
+    """Whether start-up comes to one rule before the other; None when the source's sequence does not name both."""
+    if rule.function == other.function and rule.file == other.file:
+        return rule.line < other.line
+    return rule.order < other.order if rule.order and other.order and rule.order != other.order else None
 
 
 def _judge(rule: GraphRule, evaluator: Evaluator) -> Judged:

@@ -118,8 +118,13 @@ class World:
         device = self.device
         if device is None:
             told = find(self.asked, "device")
-            device = told if isinstance(told, str) else None
+            # `--device cpu` on a machine with GPUs leaves is_cuda() true: the setting does not tell the platform.
+            device = told if isinstance(told, str) and told != "cpu" else None
         if device in PLATFORMS:
+            if name == "cpu" == device:
+                # SGLang's is_cpu() also wants SGLANG_USE_CPU_ENGINE=1 (0.5.11, 0.5.23 utils/common.py): a server on
+                # `--device cpu` without it says False.
+                return Open((shown,))
             if name in PLATFORMS:
                 return name == device
             return False if device not in ("cuda", "hip") and name != "out_of_tree" else Open((shown,))

@@ -54,10 +54,11 @@ def assemble(
         except RecursionError:
             failed.append((file, "nested too deeply"))
     callers = Callers(functions, facts)
+    orders = callers.orders([site.function for site in sites if site.write.kind != "capture"])
     rules: list[GraphRule] = []
     for site in sites:
         try:
-            rules.append(_rule(site, callers, facts[site.function.file]))
+            rules.append(_rule(site, callers, facts[site.function.file], orders))
         except RecursionError:
             failed.append((site.function.file, f"line {site.write.line}: nested too deeply"))
     rules += _flags(trees, facts, declared, rules)
@@ -90,7 +91,7 @@ def _line(facts: FileFacts, line: int) -> str:
     return facts.lines[line - 1] if 0 < line <= len(facts.lines) else ""
 
 
-def _rule(site: _Site, callers: Callers, facts: FileFacts) -> GraphRule:
+def _rule(site: _Site, callers: Callers, facts: FileFacts, orders: dict[str, int]) -> GraphRule:
     write, event = site.write, site.event
     kind = write.kind
     # Capture code gives up at the first reason; the others are rules of their own, so "none of them" is no guard.
@@ -100,7 +101,8 @@ def _rule(site: _Site, callers: Callers, facts: FileFacts) -> GraphRule:
         guards, kind = [], "flag"
     entry = TRUE if kind in ("capture", "flag") else callers.entry(site.function)
     heard = callers.heard(site.function) if write.phase == "both" else TRUE
-    tree = conjunction([entry, *guards, write.extra, heard])
+    unasked = [negate(Condition("locked", name=f"{write.phase}.backend"))] if kind == "default" else []
+    tree = conjunction([entry, *unasked, *guards, write.extra, heard])
     if kind != "capture":
         tree = without_own_state(tree, write.phase)
     if kind == "setting" and tree.op == "requested":
@@ -121,6 +123,7 @@ def _rule(site: _Site, callers: Callers, facts: FileFacts) -> GraphRule:
         source_start=start,
         source_lines=lines,
         undecidable=open_names(tree),
+        order=0 if kind == "capture" else orders.get(site.function.node.name, 0),
     )
 
 

@@ -126,6 +126,22 @@ class Callers:
                 return TRUE if first else Condition("late", name="the flag had not been read yet")
         return fact("disable_cuda_graph is read after this write")
 
+    def orders(self, functions: list[Function]) -> dict[str, int]:
+        """Where the start-up sequence starts each function: the line in the one body that names most of them.
+
+        `__post_init__` to 0.5.15, `run_resolution_pipeline` from 0.5.2x; functions it does not reach are left out.
+        """
+        upward = {item.node.name: self._upward({item.node.name}) for item in functions}
+        wanted = set().union(*upward.values()) if upward else set()
+        bodies = [[ref for ref in references if ref[0] in wanted] for references in self._references.values()]
+        sequence = max(bodies, key=lambda body: len({name for name, _line in body}), default=[])
+        found: dict[str, int] = {}
+        for name, reachable in upward.items():
+            lines = [line for called, line in sequence if called in reachable]
+            if lines:
+                found[name] = min(lines)
+        return found
+
     def _upward(self, names: set[str]) -> set[str]:
         """Names and those of the functions that call them, two steps up; the launcher's own entry points stay out."""
         found = set(names)

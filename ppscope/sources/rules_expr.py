@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
-from ppscope.sources.rules_model import FALSE, TRUE, Condition, conjunction, disjunction, fact, literal, negate
+from ppscope.sources.rules_algebra import choice, comparison, first_truthy, truth
+from ppscope.sources.rules_model import Condition, conjunction, disjunction, fact, literal, negate
 from ppscope.sources.rules_scope import Assignment, Scope
 
 PHASES = ("decode", "prefill")
@@ -66,11 +67,11 @@ class Converter:
 
     def _boolop(self, node: ast.BoolOp) -> Condition:
         parts = [self.convert(value) for value in node.values]
-        return conjunction([_truth(part) for part in parts]) if isinstance(node.op, ast.And) else _either(parts)
+        return conjunction([truth(part) for part in parts]) if isinstance(node.op, ast.And) else first_truthy(parts)
 
     def _unaryop(self, node: ast.UnaryOp) -> Condition | None:
         if isinstance(node.op, ast.Not):
-            return negate(_truth(self.convert(node.operand)))
+            return negate(truth(self.convert(node.operand)))
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
             value = node.operand.value
             return literal(-value) if isinstance(value, (int, float)) and _sane(value) else None
@@ -97,7 +98,7 @@ class Converter:
         return ast.unparse(value if value is not None else node)
 
     def _ifexp(self, node: ast.IfExp) -> Condition:
-        return choice(_truth(self.convert(node.test)), self.convert(node.body), self.convert(node.orelse))
+        return choice(truth(self.convert(node.test)), self.convert(node.body), self.convert(node.orelse))
 
     def _namedexpr(self, node: ast.NamedExpr) -> Condition:
         return self.convert(node.value)
@@ -135,7 +136,7 @@ class Converter:
             guards = [
                 fact(f"{name} (set at line {item.line})")
                 if test is None
-                else (_truth(self.convert(test)) if branch else negate(_truth(self.convert(test))))
+                else (truth(self.convert(test)) if branch else negate(truth(self.convert(test))))
                 for test, branch in tests
             ]
             result = choice(conjunction(guards), value, result if result is not None else fact(name))
@@ -148,7 +149,7 @@ class Converter:
             return self.convert(item.value)
         if isinstance(item.value, ast.Call) and "attention_backends" in ast.unparse(item.value.func) and item.index < 2:
             own = ("prefill_attention_backend", "decode_attention_backend")[item.index]
-            return _either([Condition("setting", name=own), Condition("setting", name="attention_backend")])
+            return first_truthy([Condition("setting", name=own), Condition("setting", name="attention_backend")])
         return fact(f"{source_text(item.value)}[{item.index}]")
 
     def _single(self, name: str, before: int) -> ast.expr | None:
@@ -236,7 +237,7 @@ class Converter:
             if isinstance(target, ast.Lambda):
                 return self.deeper().convert(target.body)
         if called == "bool" and len(node.args) == 1:
-            return _truth(self.convert(node.args[0]))
+            return truth(self.convert(node.args[0]))
         if called == "getattr":
             return self._attribute(node)
         if called in ("any", "all") and len(node.args) == 1:
@@ -275,7 +276,7 @@ class Converter:
     def _quantified(self, called: str, node: ast.expr) -> Condition | None:
         if not isinstance(node, (ast.GeneratorExp, ast.ListComp)):
             items = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else None
-            parts = [_truth(self.convert(item)) for item in items] if items is not None else None
+            parts = [truth(self.convert(item)) for item in items] if items is not None else None
         else:
             generator = node.generators[0]
             entries = entries_of(generator.iter, self)
@@ -286,7 +287,7 @@ class Converter:
                 names = bind_entry(generator.target, entry)
                 if names is None:
                     return None
-                parts.append(_truth(self.deeper(self.scope.with_bound(names)).convert(node.elt)))
+                parts.append(truth(self.deeper(self.scope.with_bound(names)).convert(node.elt)))
         if parts is None:
             return None
         return disjunction(parts) if called == "any" else conjunction(parts)
@@ -331,47 +332,6 @@ def bind_entry(target: ast.expr, entry: ast.expr) -> dict[str, ast.expr] | None:
             names[part.id] = value
         return names
     return None
-
-
-def comparison(op: str, left: Condition, right: Condition) -> Condition:
-    """A comparison, with a choice on the left taken apart and what is constant already decided."""
-    if left.op == "if" and right.op in ("literal", "tuple"):
-        test, then, otherwise = left.args
-        return disjunction(
-            [
-                conjunction([test, comparison(op, then, right)]),
-                conjunction([negate(test), comparison(op, otherwise, right)]),
-            ]
-        )
-    if left.op == "literal" and right.op == "literal" and op in ("==", "!=", "is", "is not"):
-        same = type(left.value) is type(right.value) and left.value == right.value
-        return TRUE if same == (op in ("==", "is")) else FALSE
-    if left.op == "backend" and right == literal("disabled") and op in ("==", "!=", "is", "is not"):
-        off = Condition("off", name=left.name)
-        return off if op in ("==", "is") else negate(off)
-    return Condition(op, (left, right))
-
-
-def choice(test: Condition, then: Condition, otherwise: Condition) -> Condition:
-    """`then if test else otherwise`, decided where the test already is."""
-    if test.op == "true" or (then == otherwise and then.op == otherwise.op):
-        return then
-    return otherwise if test.op == "false" else Condition("if", (test, then, otherwise))
-
-
-def _truth(condition: Condition) -> Condition:
-    if condition.op == "literal":
-        return TRUE if condition.value else FALSE
-    if condition.op == "if":
-        test, then, otherwise = condition.args
-        return disjunction([conjunction([test, _truth(then)]), conjunction([negate(test), _truth(otherwise)])])
-    return condition
-
-
-def _either(parts: list[Condition]) -> Condition:
-    """`a or b`, keeping values: the first that is truthy."""
-    kept = [part for part in parts[:-1] if not (part.op == "literal" and not part.value)] + [parts[-1]]
-    return disjunction(kept)
 
 
 def _graph_config(names: list[str]) -> Condition | None:

@@ -6,9 +6,10 @@ import ast
 import re
 from collections.abc import Iterator
 
+from ppscope.sources.rules_algebra import truth
 from ppscope.sources.rules_expr import Converter
 from ppscope.sources.rules_scope import Scope
-from ppscope.sources.rules_walk import Event, truth
+from ppscope.sources.rules_walk import Event
 
 _LOGS = re.compile(r"(^|\.)(log|logger|warning\w*|warn|info|error|debug|print|log_info_on_rank0|rank0_log)(_once)?$")
 _SPEAKS = re.compile("graph", re.I)

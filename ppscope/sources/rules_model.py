@@ -165,7 +165,8 @@ class GraphRule(msgspec.Struct, frozen=True, omit_defaults=True):
     `phase` is decode, prefill or both; `file` is relative to the sglang package; `line` is the write (1-based) and
     `guard_line` the guard that decides it, or the entry of a rule list. `kind` is flag (the user asked), setting (start-up
     resolution), default (the backend chosen when nobody asks) or capture (given up while capturing). `message` is None
-    when nothing is logged. `source_lines` starts at line `source_start`.
+    when nothing is logged. `order` is the place of its handler in the start-up sequence (the line that starts it there); 0
+    when the sequence does not name it. `source_lines` starts at line `source_start`.
     """
 
     phase: str
@@ -180,6 +181,7 @@ class GraphRule(msgspec.Struct, frozen=True, omit_defaults=True):
     source_start: int = 0
     source_lines: tuple[str, ...] = ()
     undecidable: tuple[str, ...] = ()
+    order: int = 0
 
 
 class RuleBook(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ppscope.sources.rules_expr import Converter, bind_entry, comparison, entries_of, source_text
+from ppscope.sources.rules_algebra import comparison, truth
+from ppscope.sources.rules_expr import Converter, bind_entry, entries_of, source_text
 from ppscope.sources.rules_model import FALSE, TRUE, Condition, conjunction, disjunction, fact, literal, negate
 from ppscope.sources.rules_scope import Scope, branches
 
@@ -104,13 +105,6 @@ class Walker:
                         held = truth(Converter(scope).convert(test_node))
                         inner_guards = _with(inner_guards, held if branch else negate(held), line)
                 self.block(block, inner_guards, scope, here, in_handler)
-
-
-def truth(condition: Condition) -> Condition:
-    """A condition used as a test: constants become true or false."""
-    if condition.op == "literal":
-        return TRUE if condition.value else FALSE
-    return condition
 
 
 def _test_line(test: ast.expr, scope: Scope) -> int:

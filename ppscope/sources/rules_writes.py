@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ppscope.sources.rules_expr import PHASES, Converter, comparison
+from ppscope.sources.rules_algebra import comparison, truth
+from ppscope.sources.rules_expr import PHASES, Converter
 from ppscope.sources.rules_logs import nearby_logs
 from ppscope.sources.rules_model import TRUE, Condition, conjunction, literal, negate
 from ppscope.sources.rules_scope import FileFacts, FunctionNode, own_expressions
-from ppscope.sources.rules_walk import Event, truth
+from ppscope.sources.rules_walk import Event
 
 _OFF_PHASE = {
     "disable_piecewise_cuda_graph": "prefill",

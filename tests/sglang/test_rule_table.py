@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from ppscope.diagnose.graph_rules import answers, causes, judge
 from ppscope.diagnose.graph_world import World
+from ppscope.diagnose.rules_command import setting_value
 from ppscope.sources.rules import read_rules
 from ppscope.sources.rules_model import GraphRule
+from tests.sglang.server import HOME
 from tests.sglang.sglang_wheels import book, package
 
 A, M, R = "srt/server_args.py", "srt/model_executor/model_runner.py", "srt/arg_groups/"
@@ -267,6 +271,87 @@ def test_pipeline_parallelism_and_prefill_graphs(version: str, fires: bool) -> N
     judged = judge(World(book(version), asked, device="cuda"))
     assert any("pp_size > 1" in item.rule.condition for item in causes(judged, "prefill")) is fires
     assert causes(judged, "decode") == ()
+
+
+RESOLVE = """
+import contextlib, io, json, logging, sys
+logging.disable(logging.CRITICAL)
+from sglang.srt.server_args import prepare_server_args
+for words in json.load(sys.stdin):
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            view = args = prepare_server_args(words)
+            if hasattr(args, "resolve_once"):
+                from sglang.srt.arg_groups.overrides import resolved_view
+                args.resolve_once()
+                view = resolved_view(args)
+        graph = getattr(view, "cuda_graph_config", None)
+        if graph is not None:
+            off = [graph.decode.backend == "disabled", graph.prefill.backend == "disabled"]
+        else:
+            off = [view.disable_cuda_graph, view.disable_piecewise_cuda_graph]
+    except (Exception, SystemExit):
+        off = None  # this version refuses the combination
+    print("@@" + json.dumps(off))
+"""
+CASES: list[dict[str, str | bool]] = [
+    {"attention_backend": "torch_native"},
+    {"attention_backend": "torch_native", "disable_cuda_graph": True},
+    {"attention_backend": "triton", "disable_cuda_graph": True},
+    {"attention_backend": "triton"},
+    {"attention_backend": "triton", "pp_size": "2"},
+    {"attention_backend": "flex_attention"},
+    {"attention_backend": "triton", "debug_tensor_dump_output_folder": "dump"},
+    {"attention_backend": "triton", "msprobe_dump_config": "probe"},
+    {"attention_backend": "triton", "moe_a2a_backend": "deepep", "deepep_mode": "normal"},
+    {"attention_backend": "triton", "disaggregation_mode": "prefill"},
+    {"attention_backend": "triton", "disaggregation_mode": "decode"},
+    {"attention_backend": "triton", "cuda_graph_backend_decode": "disabled"},
+    {"attention_backend": "triton", "cuda_graph_backend_prefill": "breakable", "pp_size": "2"},
+    {"attention_backend": "triton", "cuda_graph_config": '{"decode": {"backend": "disabled"}}'},
+    {"attention_backend": "triton", "enable_torch_compile": True},
+]
+
+
+@pytest.mark.parametrize("version", ["0.5.11", "0.5.23"])
+def test_no_claim_differs_from_what_sglang_itself_resolves(version: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """SGLang's own start-up code resolves each command line (no server runs); ours may say "open", never the opposite."""
+    python, model = HOME / f"venv-{version}" / "bin" / "python", HOME / "model"
+    if not python.is_file() or not model.is_dir():
+        pytest.skip(f"no SGLang {version} on CPU here (shared/sglang-cpu/recipe.sh install)")
+    base = ["--model-path", str(model), "--device", "cpu"]
+    lines = [base + [word for key, value in case.items() for word in _words(key, value)] for case in CASES]
+    done = subprocess.run(
+        [str(python), "-c", RESOLVE], input=json.dumps(lines), capture_output=True, text=True, timeout=240, check=False
+    )
+    found = [json.loads(line[2:]) for line in done.stdout.splitlines() if line.startswith("@@")]
+    assert len(found) == len(CASES), done.stderr[-400:]
+    agreed, still_open, wrong = 0, 0, []
+    for case, off in zip(CASES, found, strict=True):
+        if off is None:
+            continue
+        asked = {"device": "cpu", **{key: setting_value(str(value)) for key, value in case.items()}}
+        judged = judge(World(book(version), asked, device="cpu"))
+        for phase, really in zip(("decode", "prefill"), off, strict=True):
+            own = [i for i in judged if i.rule.phase in (phase, "both") and i.rule.kind != "capture"]
+            fires = any(item.verdict == "fires" for item in own)
+            if not fires and any(item.verdict == "unknown" for item in own):
+                still_open += 1
+            elif fires is bool(really):
+                agreed += 1
+            else:
+                wrong.append((case, phase, really, [item.rule.condition for item in own if item.verdict == "fires"]))
+    with capsys.disabled():
+        print(
+            f"\n  sglang {version} resolves {agreed + still_open + len(wrong)} phases: {agreed} agree, {still_open} open"
+        )
+    assert wrong == []
+    assert agreed > still_open
+
+
+def _words(key: str, value: str | bool) -> list[str]:
+    option = "--" + key.replace("_", "-")
+    return [option] if value is True else [option, str(value)]
 
 
 def test_planted_moved_and_removed_rules_follow_the_source(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +95,8 @@ def test_without_a_server(tree: Condition, expected: str) -> None:
         ("cuda", "hip", "does_not"),
         ("hip", "hip", "fires"),
         ("cpu", "sm100", "does_not"),
+        ("cpu", "cpu", "unknown"),  # real 0.5.11 on --device cpu: is_cpu() is False without SGLANG_USE_CPU_ENGINE
+        ("cuda", "cpu", "does_not"),
         ("cuda", "sm100", "unknown"),
         ("cuda", "out_of_tree", "unknown"),
         (None, "cuda", "unknown"),
@@ -190,14 +193,43 @@ def test_what_if_values_stand_above_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "open_fact", "expected"),
-    [("prefill", False, "fires"), ("null", False, "does_not"), ("null", True, "unknown")],
+    ("prefill_order", "mode", "expected"),
+    [
+        (10, "prefill", "fires"),  # start-up turned prefill off before the decode rule asks
+        (10, "null", "does_not"),
+        (30, "prefill", "does_not"),  # afterwards: 0.5.11 with --disaggregation-mode prefill keeps its decode graphs
+        (0, "prefill", "unknown"),  # the source does not say which comes first
+    ],
 )
-def test_a_decode_rule_may_ask_whether_prefill_is_off(mode: str, open_fact: bool, expected: str) -> None:
-    off = Condition("off", name="prefill")
-    more = [rule(fact("is_x(y)"), "prefill", line=3)] if open_fact else []
-    rules = book(rule(off), rule(compare("disaggregation_mode", "!=", "null"), "prefill", line=2), *more)
-    assert judge(World(rules, {"disaggregation_mode": mode}))[0].verdict == expected
+def test_a_decode_rule_that_asks_for_prefill_sees_only_what_came_before(
+    prefill_order: int, mode: str, expected: str
+) -> None:
+    asks = msgspec.structs.replace(rule(Condition("off", name="prefill")), function="asks", order=20)
+    turns_off = rule(compare("disaggregation_mode", "!=", "null"), "prefill", line=2)
+    turns_off = msgspec.structs.replace(turns_off, function="turns_off", order=prefill_order)
+    found = judge(World(book(asks, turns_off), {"disaggregation_mode": mode}))
+    assert found[0].verdict == expected
+
+
+def test_an_undecided_rule_before_leaves_the_question_open() -> None:
+    asks = msgspec.structs.replace(rule(Condition("off", name="prefill")), function="asks", order=20)
+    before = msgspec.structs.replace(rule(fact("is_x(y)"), "prefill", line=2), function="before", order=10)
+    found = judge(World(book(asks, before)))
+    assert (found[0].verdict, found[0].undecided) == ("unknown", ("is_x(y)",))
+
+
+def test_first_cause_first_is_the_order_of_start_up() -> None:
+    late, early = (
+        msgspec.structs.replace(rule(TRUE, line=line), function=name, order=order)
+        for line, name, order in ((1, "late", 30), (2, "early", 10))
+    )
+    decode, _prefill = answers(World(book(late, early)))
+    assert [item.rule.function for item in decode.fired] == ["early", "late"]
+
+
+def test_asking_for_the_cpu_does_not_tell_that_there_is_no_gpu() -> None:
+    assert verdict(World(book(), {"device": "cpu"}), Condition("platform", name="cuda")) == "unknown"
+    assert verdict(World(book(), {"device": "cuda"}), Condition("platform", name="cuda")) == "fires"
 
 
 def test_capture_that_only_carries_out_a_decision_is_no_cause() -> None:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ppscope.diagnose.graph_rules import judge
+from ppscope.diagnose.graph_world import World
 from ppscope.sources.rules import NotSglang, find_package, read_rules
 from ppscope.sources.rules_model import GraphRule, RuleBook
 
@@ -175,6 +177,28 @@ def test_a_rule_list_yields_a_rule_per_entry_with_its_own_message(tmp_path: Path
     assert second.undecidable == ("model_config_of(args).is_multimodal",)
     assert first.line == second.line
     assert first.guard_line + 1 == second.guard_line
+
+
+def test_a_default_backend_counts_only_where_nobody_chose_one(tmp_path: Path) -> None:
+    book = hook(
+        tmp_path,
+        """
+        def default_prefill_backend():
+            from sglang.srt.utils import is_cuda
+
+            return Backend.BREAKABLE if is_cuda() else Backend.DISABLED
+
+        class CudaGraphConfig:
+            decode: PhaseConfig = field(default_factory=lambda: PhaseConfig(backend=Backend.FULL))
+            prefill: PhaseConfig = field(default_factory=lambda: PhaseConfig(backend=default_prefill_backend()))
+        """,
+    )
+    assert [(rule.kind, *found) for rule, found in zip(written(book), brief(book), strict=True)] == [
+        ("default", "prefill", "not (prefill.backend was set by the user) and not is_cuda()")
+    ]
+    for asked, expected in [({}, "fires"), ({"cuda_graph_backend_prefill": "breakable"}, "does_not")]:
+        verdicts = {item.rule.kind: item.verdict for item in judge(World(book, asked, device="cpu"))}
+        assert verdicts["default"] == expected
 
 
 def test_a_loop_over_both_phases_is_one_rule_for_both(tmp_path: Path) -> None:
