@@ -22,6 +22,9 @@ _BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args)"
 _ANY_BOUNDARY = re.compile(rb'\}\s*,\s*\{\s*"')
 _LAST_BOUNDARY_BYTES = 1 << 16
 _LAST_EVENT = re.compile(rb'\}(?=\s*\]\s*(?:,\s*"[^"]*"\s*:|\}\s*$|$))')
+# A bracket that neither a top-level key nor the end follows is damage, not the end of the list.
+_ENDS = re.compile(rb'\s*(?:$|\}\s*$|,\s*"(?!(?:ph|name|cat|pid|tid|ts|dur|args)")[^"]*"\s*:)')
+_NEXT_KEY_BYTES = 4096
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 _FILLER = re.compile(rb"[\s,]*")
 _HEAD_LIMIT_BYTES = 64 << 20
@@ -89,7 +92,7 @@ class EventStream(Generic[T]):
             if events:
                 yield events
             if rest is None:
-                self.tail = b"".join([self.tail, *pieces])
+                self._keep_tail(pieces)
                 return
             parts = [rest]
             size = len(rest) if len(rest) < PIECE_BYTES else 0
@@ -98,6 +101,15 @@ class EventStream(Generic[T]):
             yield events
         # Chrome's array format may leave out the closing bracket; then the end of a bare array proves nothing.
         self.truncated = rest is not None and not (self._bare_array and not rest.strip(b" \t\r\n,"))
+
+    def _keep_tail(self, pieces: Iterator[bytes]) -> None:
+        parts = [self.tail]
+        kept = len(self.tail)
+        for piece in pieces:
+            if kept < _EVENT_LIMIT_BYTES:
+                parts.append(piece)
+                kept += len(piece)
+        self.tail = b"".join(parts)
 
     def _read_head(self, pieces: Iterator[bytes]) -> bytes:
         text = b""
@@ -162,8 +174,11 @@ class EventStream(Generic[T]):
             if at >= len(text):
                 return events, b""
             if text[at] == 0x5D:  # ]
-                self.tail = text[at + 1 :]
-                return events, None
+                if not last and len(text) - at < _NEXT_KEY_BYTES:
+                    return events, text[at:]
+                if _ENDS.match(text, at + 1):
+                    self.tail = text[at + 1 :]
+                    return events, None
             boundary = _BOUNDARY.search(text, at)
             if text[at] != 0x7B:  # {
                 self.dropped_events += 1
@@ -185,7 +200,7 @@ class EventStream(Generic[T]):
     @staticmethod
     def _resume(text: bytes, at: int, boundary: re.Match[bytes] | None) -> int:
         brace = text.find(b"{", at)
-        bracket = text.find(b"]", at)
+        bracket = text.find(b"]", at + 1)
         found = [place for place in (brace, bracket, boundary.end() if boundary else -1) if place >= 0]
         return min(found) if found else -1
 

@@ -55,7 +55,7 @@ def put(folder: Path, text: bytes, name: str = "trace.json") -> Path:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_reads_the_same(layout: str, tmp_path: Path) -> None:
-    trace = sample(600)
+    trace = sample(3000)  # over a megabyte: several chunks
     got = read_trace(trace.write(tmp_path / "t.json.gz", layout))
     assert [row[:4] for row in rows(got)] == [
         (e["name"], round(e["ts"] * 1000), round(e["dur"] * 1000), e["args"]["correlation"])
@@ -132,6 +132,18 @@ def test_damage_costs_only_the_damaged_event(damage: str, layout: str, tmp_path:
     whole = {row[1:] for row in rows(read_trace(put(tmp_path, text, "whole.json")))}
     assert len(whole - {row[1:] for row in rows(got)}) == lost
     assert not {row[1:] for row in rows(got)} - whole
+
+
+@pytest.mark.parametrize("stray", [b"], ", b'], "cat": "kernel", "name": "', b"]}, ", b"}, "])
+def test_a_bracket_between_events_does_not_end_the_list(stray: bytes, tmp_path: Path) -> None:
+    trace = sample(40)
+    text = trace.text("line")
+    at = text.index(b'{"ph"', len(text) // 2)
+    got = read_trace(put(tmp_path, text[:at] + stray + text[at:]))
+    whole = {row[1:] for row in rows(read_trace(put(tmp_path, text, "whole.json")))}
+    assert len(whole - {row[1:] for row in rows(got)}) <= 1
+    assert got.dropped_events >= 1
+    assert got.base_ns == BASE_NS
 
 
 def test_a_cut_file_loses_its_last_event_only(tmp_path: Path) -> None:
