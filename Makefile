@@ -30,7 +30,7 @@ types: $(STAMP) ## mypy, strict, code and tests
 	@$(BIN)/mypy -p ppscope && $(BIN)/mypy tests
 
 screenshots: $(STAMP) ## make screenshots/ anew from the demo
-	@$(BIN)/python -P -m tests.screenshots
+	@$(BIN)/python -m tests.screenshots
 
 clean: ## remove what was built
 	@rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info

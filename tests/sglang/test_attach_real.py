@@ -1,0 +1,99 @@
+"""Attaching to the real SGLang under load: what the stream says of its stages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ppscope.collect.client import CollectorProcess
+from ppscope.records import AnyRecord, HostSamples
+from ppscope.session import Session
+from tests.sglang.server import ServerSpec, SglangServer
+
+PP2_OLD = ServerSpec("0.5.11", pp=2)
+PP4_UNEVEN = ServerSpec("0.5.23", pp=4, layers=(1, 1, 4, 2))
+SECONDS = 20.0
+
+
+class Watched:
+    """A session and the host samples that went into it."""
+
+    def __init__(self, pid: int) -> None:
+        self.stream = CollectorProcess(["--pid", str(pid)])
+        self.host: list[HostSamples] = []
+        drain: Callable[[], list[AnyRecord]] = self.stream.drain
+
+        def keep() -> list[AnyRecord]:
+            records = drain()
+            self.host.extend(record for record in records if isinstance(record, HostSamples))
+            return records
+
+        self.stream.drain = keep  # type: ignore[method-assign]
+        self.session = Session(self.stream)
+
+    def for_seconds(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.session.end is None:
+            self.stream.wait(0.2)
+            self.session.poll()
+
+    def ready_share(self, pp: int) -> float:
+        """Share of the time in which the main thread ran or was ready to, by the kernel."""
+        samples = [record for record in self.host if record.rank.pp == pp and record.wait_ns]
+        first, last = samples[0], samples[-1]
+        busy = last.run_ns[-1] - first.run_ns[0] + last.wait_ns[-1] - first.wait_ns[0]
+        return busy / (last.at_ns[-1] - first.at_ns[0])
+
+
+@contextmanager
+def watching(server: SglangServer, seconds: float = SECONDS) -> Iterator[Watched]:
+    """Attach for a while under eight clients."""
+    with server.load(clients=8, seconds=int(seconds) + 6, tokens=128):
+        time.sleep(2)
+        watched = Watched(server.pid)
+        try:
+            watched.for_seconds(seconds)
+            yield watched
+        finally:
+            watched.session.close()
+
+
+def work_shares(watched: Watched) -> dict[int, float]:
+    """Share of the seen stack time in work phases, per stage, over everything that was seen."""
+    work = {index for index, style in enumerate(watched.session.phases()) if style.kind == "work"}
+    shares = {}
+    for key, state in watched.session.states.items():
+        oldest, newest = state.timeline.extent or (0, 0)
+        times = state.timeline.times(oldest, newest)
+        shares[key.pp] = sum(took for phase, took in times.items() if phase in work) / sum(times.values())
+    return shares
+
+
+@pytest.mark.parametrize("sglang_server", [PP2_OLD, PP4_UNEVEN], indirect=True, ids=["0.5.11-pp2", "0.5.23-pp4"])
+def test_the_stream_of_a_loaded_server(sglang_server: SglangServer) -> None:
+    spec = sglang_server.spec
+    with watching(sglang_server) as watched:
+        session = watched.session
+        screen = session.screen()
+        assert session.server is not None
+        assert (session.server.version, session.server.pp_size, session.server.device) == (spec.version, spec.pp, "cpu")
+        assert session.server.port == sglang_server.port
+        assert [row.pp for row in screen.stages] == list(range(spec.pp))
+        assert session.other_share() is not None
+        assert (session.other_share() or 0) < 0.10
+        assert [note.name for note in screen.header.notes if note.state == "dead"] == []
+        assert screen.header.load.tokens_per_s
+        for row in screen.stages:
+            assert row.ranks[0].gpu_index is None
+            assert row.busy_source == "host"
+        shares = work_shares(watched)
+        for pp, share in shares.items():
+            # Work by stacks is time the thread ran or wanted to run; gloo waits spin a little, sends may sleep.
+            assert share == pytest.approx(watched.ready_share(pp), abs=0.2), f"stage {pp}"
+        if spec.layers:
+            assert max(shares, key=shares.__getitem__) == spec.layers.index(max(spec.layers)), shares
+        assert watched.session.cost is not None
+        print("shares", {pp: round(share, 3) for pp, share in shares.items()}, "cost", watched.session.cost)
