@@ -316,7 +316,8 @@ class Metric(Record, frozen=True, tag="metric"):
 
 
 class Settings(Record, frozen=True, tag="settings"):
-    """Server settings as asked or as resolved. `origin` is `requested` (command line, environment) or `resolved` (/server_info).
+    """Server settings as asked or as resolved. `origin` is `requested` (command line, environment), `resolved` (/server_info)
+    or `model` (the model's own config.json).
 
     `values` is the flat or nested mapping with secrets removed; a value that was removed reads `«redacted»`.
     """
@@ -340,6 +341,16 @@ class SourceStatus(Record, frozen=True, tag="source"):
     rank: RankKey | None = None
 
 
+class Rules(Record, frozen=True, tag="rules"):
+    """The graph rules of the installed SGLang: `book` is the msgpack of a `RuleBook`, empty where `problem` says why there is none."""
+
+    at_ns: int
+    version: str | None
+    path: str
+    book: bytes = b""
+    problem: str = ""
+
+
 class Cost(Record, frozen=True, tag="cost"):
     """CPU of ppscope on this node since the last such record, in cores: our own Python, and the tools it runs."""
 
@@ -347,6 +358,128 @@ class Cost(Record, frozen=True, tag="cost"):
     own_cores: float
     children_cores: float
     stack_rate_hz: float | None = None
+
+
+class BurstRankState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far one rank of a burst is: `asked`, `running`, `writing`, `whole`, `reading`, `done`, `missing` or `failed`."""
+
+    rank: RankKey
+    state: str
+    file_bytes: int = 0
+    problem: str = ""
+
+
+class BurstStatus(Record, frozen=True, tag="burst"):
+    """How far a profile burst is; sent whenever that changes.
+
+    `burst` is its number, the instant at which it was asked for. `state` is `asked`, `running`, `stopping`, `waiting` (for whole
+    files), `reading`, `done`, `failed` or `cancelled`. `folder` is as the server sees it, None before there is one.
+    """
+
+    burst: int
+    at_ns: int
+    state: str
+    message: str = ""
+    remedy: str = ""
+    ranks: tuple[BurstRankState, ...] = ()
+    num_steps: int | None = None
+    folder: str | None = None
+    prefix: str = ""
+
+
+class BurstStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One step of a rank. `verdict` is `replayed`, `eager`, `leak`, `expected_eager` or `unknown`, `reason` says why in a line."""
+
+    name: str
+    mode: str | None
+    batch_size: int | None
+    start_ns: int
+    end_ns: int
+    graph_launches: int
+    replayed_kernels: int
+    eager_kernels: int
+    leaks: int
+    verdict: str
+    reason: str
+
+
+class BurstLaunch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """GPU work of one kernel and one origin, summed over a rank's burst.
+
+    `origin` is `replayed`, `eager`, `unknown` (launched before the burst began), `memory` or `communication`; `expected` is False
+    for eager launches where a replay was expected. `gap_ns` is the mean idle time of its stream before it, None when never
+    known. `steps` have it, each between `fewest` and `most` times. `op`, `line` and `stack` (outermost first) are those of the
+    caller that comes up most, where the profile holds them.
+    """
+
+    kernel: str
+    origin: str
+    expected: bool
+    count: int
+    gpu_ns: int
+    longest_ns: int
+    gap_ns: int | None
+    steps: int
+    fewest: int
+    most: int
+    stream: str
+    call: str | None = None
+    op: str | None = None
+    function: str | None = None
+    file: str | None = None
+    line: int | None = None
+    stack: tuple[str, ...] = ()
+
+
+class BurstRank(Record, frozen=True, tag="burst_rank"):
+    """What a torch profile says of one rank between `start_ns` and `end_ns`; starts in the columns count from `start_ns`.
+
+    Host spans index `names`; they nest and may overlap. GPU classes are 0 replayed, 1 eager, 2 unknown, 3 memory,
+    4 communication; `gpu_steps` index `steps`, -1 outside; `gpu_unexpected` is 1 where an eager launch ran though a replay was
+    expected. GPU spans of one class and step less than `joined_ns` apart are one. `kernels` counts total, replayed, eager,
+    unknown and communication. Fractions are of the window that all ranks recorded, None without GPU work in the file.
+    """
+
+    burst: int
+    rank: RankKey
+    start_ns: int
+    end_ns: int
+    names: tuple[str, ...]
+    host_names: list[int]
+    host_starts_ns: list[int]
+    host_lengths_ns: list[int]
+    gpu_classes: list[int]
+    gpu_starts_ns: list[int]
+    gpu_lengths_ns: list[int]
+    gpu_steps: list[int]
+    gpu_unexpected: list[int]
+    steps: tuple[BurstStep, ...]
+    launches: tuple[BurstLaunch, ...]
+    kernels: tuple[int, int, int, int, int]
+    busy_fraction: float | None = None
+    communication_fraction: float | None = None
+    joined_ns: int = 0
+    host_dropped: int = 0
+    dropped_events: int = 0
+    damage: tuple[str, ...] = ()
+    file: str = ""
+
+
+class BurstReport(Record, frozen=True, tag="burst_report"):
+    """What the ranks of a burst say together.
+
+    `bubble` is the share of all stages' time in which they were not busy and `concurrency[n]` the share of the window in which n
+    stages were busy at once; None and empty without GPU work on two stages. `findings` is the msgpack of a list of
+    `ppscope.views.Finding`.
+    """
+
+    burst: int
+    at_ns: int
+    start_ns: int | None = None
+    end_ns: int | None = None
+    bubble: float | None = None
+    concurrency: tuple[float, ...] = ()
+    findings: bytes = b""
 
 
 class Dropped(Record, frozen=True, tag="dropped"):
@@ -377,7 +510,8 @@ class End(Record, frozen=True, tag="end"):
 
 AnyRecord = Union[
     Hello, Clock, Server, FrameDef, StackDef, StackSpans, LoopSample, HostSamples, RankExit, ServerGone, GpuDevice, GpuSample,
-    LoadSample, BatchLog, LogNote, Metric, Settings, SourceStatus, Cost, Dropped, Note, End,
+    LoadSample, BatchLog, LogNote, Metric, Settings, SourceStatus, Cost, Dropped, Note, End, Rules, BurstStatus,
+    BurstRank, BurstReport,
 ]  # fmt: skip
 
 
@@ -412,4 +546,21 @@ class Attach(Command, frozen=True, tag="attach"):
     pid: int
 
 
-AnyCommand = Union[Quit, SetRate, DumpNow, ReadServerInfo, Attach]
+class Burst(Command, frozen=True, tag="burst"):
+    """Profile `rounds` whole rounds of the pipeline's micro-batches, when no burst runs yet.
+
+    `with_stack` records Python stacks, at a much higher cost. `keep` leaves the trace files where they are. `graphs_expected` is
+    what the server resolved for decode graphs, None when nobody knows.
+    """
+
+    rounds: int
+    with_stack: bool = False
+    keep: bool = False
+    graphs_expected: bool | None = None
+
+
+class CancelBurst(Command, frozen=True, tag="cancel_burst"):
+    """End the burst that runs now, by /stop_profile; what it wrote is thrown away."""
+
+
+AnyCommand = Union[Quit, SetRate, DumpNow, ReadServerInfo, Attach, Burst, CancelBurst]

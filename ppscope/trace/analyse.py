@@ -16,6 +16,7 @@ from ppscope.trace.reader import RankTrace, read_trace
 from ppscope.trace.source import Progress
 from ppscope.trace.spans import RankSpans, export_spans
 from ppscope.trace.steps import find_steps
+from ppscope.trace.totals import KernelTotal, kernel_totals
 from ppscope.trace.verdicts import Judged, StepResult, judge
 
 MAX_ROWS = 2000
@@ -67,6 +68,7 @@ class RankAnalysis(msgspec.Struct, gc=False):
     `busy` and `communication` are intervals and `window_ns` the recorded window (None for a file without events), in nanoseconds
     of wall time. `clock_offset_ns` was added to bring this rank's host onto the run's clock, 0 on one host. `rows` holds eager
     launches: at most MAX_ROWS that are out of place (`unexpected` counts all of them), and MAX_NORMAL_ROWS that are normal beside a replay.
+    `totals` sums up all GPU work per kernel.
     """
 
     path: str
@@ -89,6 +91,7 @@ class RankAnalysis(msgspec.Struct, gc=False):
     window_ns: tuple[int, int] | None
     spans: RankSpans
     clock_offset_ns: int = 0
+    totals: list[KernelTotal] = []
 
 
 def analyse_file(path: str | Path, progress: Progress | None = None) -> RankAnalysis:
@@ -103,6 +106,7 @@ def analyse(trace: RankTrace) -> RankAnalysis:
     unexpected, normal = _interesting(launches, judged)
     order = sorted(range(len(trace.gpu)), key=trace.gpu.start_ns.__getitem__)
     rows = _rows(launches, judged, order, unexpected[:MAX_ROWS], normal[:MAX_NORMAL_ROWS])
+    odd = set(unexpected)
     gpu = trace.gpu
     talking = [launches.communicates(index) for index in range(len(gpu))]
     counts = [launches.origin.count(origin) for origin in (Origin.REPLAYED, Origin.EAGER, Origin.UNKNOWN)]
@@ -129,7 +133,8 @@ def analyse(trace: RankTrace) -> RankAnalysis:
         busy=_intervals(trace, (index for index in order if not talking[index])),
         communication=_intervals(trace, (index for index in order if talking[index])),
         window_ns=None if window_ns is None else (window_ns[0] + trace.base_ns, window_ns[1] + trace.base_ns),
-        spans=export_spans(launches, judged, order, set(unexpected)),
+        spans=export_spans(launches, judged, order, odd),
+        totals=kernel_totals(launches, judged.step_of_gpu, order, odd),
     )
 
 
