@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -71,3 +72,50 @@ def demo(scenario: str, pp: int, tp: int, serve_only: bool, rate_hz: float, asci
     from ppscope.commands.demo import demo as run
 
     sys.exit(run(scenario, pp=pp, tp=tp, serve_only=serve_only, rate_hz=rate_hz, ascii_only=ascii_only))
+
+
+_PID = click.argument("pid", type=click.IntRange(min=1), required=False)
+_OUT = click.Path(path_type=Path)
+
+
+@main.command()
+@_PID
+@click.option("-o", "--output", type=_OUT, required=True, help="The recording to write, usually NAME.pps.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after so long; without it, ctrl-c stops.")
+@click.option(
+    "--max-size",
+    "max_mb",
+    type=click.FloatRange(min=1),
+    default=256.0,
+    show_default=True,
+    help="Megabytes on disk; beyond them the oldest part goes.",
+)
+@click.option(
+    "--rotate",
+    "rotate_s",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="Seconds after which a part is closed as NAME.0001.pps and a new one begun.",
+)
+@_rate
+def record(
+    pid: int | None, output: Path, seconds: float | None, max_mb: float, rotate_s: float, rate_hz: float
+) -> None:
+    """Record the server that PID belongs to; `ppscope open` shows the recording."""
+    from ppscope.commands.record import record as run
+
+    size = int(max_mb * 1e6)
+    sys.exit(run(pid, output, seconds=seconds, max_bytes=size, rotate_s=rotate_s, rate_hz=rate_hz))
+
+
+@main.command("open")
+@click.argument("file", type=_OUT)
+@click.option("--json", "as_json", is_flag=True, help="Print the embedded data instead of showing it.")
+@_ascii
+def open_command(file: Path, as_json: bool, ascii_only: bool) -> None:
+    """Show a snapshot (.html) or a recording (.pps) in the same screen."""
+    from ppscope.commands.live import prefers_ascii
+    from ppscope.commands.open_file import open_file as run
+
+    sys.exit(run(file, as_json=as_json, ascii_only=ascii_only or prefers_ascii()))

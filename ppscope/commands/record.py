@@ -1,0 +1,128 @@
+"""`record`: the collector's stream to disk."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from ppscope import exits
+from ppscope.collect.client import CollectorProcess
+from ppscope.commands.live import complain
+from ppscope.records import AnyRecord, End, Server, ServerGone
+from ppscope.snapshot.files import why_not_writable
+from ppscope.snapshot.recorder import Recorder
+
+_POLL_S = 0.25
+_FIRST_SERVER_S = 20.0
+ENOUGH_S = 1.0
+"""A target that ends sooner than this has not been seen."""
+
+
+class Interrupt:
+    """Turns ctrl-c, SIGTERM and a closed terminal into a flag, so that what was collected is written before the end."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._note)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.seen = True
+
+
+def collector_arguments(pid: int | None, rate_hz: float) -> list[str]:
+    """What the collector is started with."""
+    return ["--rate", str(rate_hz), *(["--pid", str(pid)] if pid is not None else [])]
+
+
+def record(
+    pid: int | None, output: Path, *, seconds: float | None, max_bytes: int, rotate_s: float, rate_hz: float
+) -> int:
+    """Record the server of a pid until `seconds` are over, it ends, or the user interrupts; returns the exit code."""
+    why = why_not_writable(output)
+    if why:
+        complain(why)
+        return exits.USAGE
+    interrupt = Interrupt()
+    stream = CollectorProcess(collector_arguments(pid, rate_hz))
+    recorder = Recorder(output, max_bytes, rotate_s)
+    try:
+        return _Recording(stream, recorder, seconds, interrupt).run()
+    except OSError as error:
+        complain(f"{output}: {error.strerror or error}")
+        return exits.CANNOT_ATTACH
+    finally:
+        stream.close()
+        try:
+            recorder.close()
+        except OSError as error:
+            complain(f"{output}: {error.strerror or error}")
+
+
+class _Recording:
+    def __init__(
+        self, stream: CollectorProcess, recorder: Recorder, seconds: float | None, interrupt: Interrupt
+    ) -> None:
+        self._stream = stream
+        self._recorder = recorder
+        self._seconds = seconds
+        self._interrupt = interrupt
+        self._began_s: float | None = None
+        self._end: End | None = None
+        self._gone = False
+
+    def run(self) -> int:
+        started_s = time.monotonic()
+        while not self._interrupt.seen and self._end is None and not self._gone and not self._is_over():
+            self._stream.wait(_POLL_S)
+            self._take(self._stream.drain())
+            if self._began_s is None and time.monotonic() - started_s > _FIRST_SERVER_S:
+                complain(f"no answer from the collector in {_FIRST_SERVER_S:.0f} s")
+                return exits.CANNOT_ATTACH
+        return self._finish()
+
+    def _is_over(self) -> bool:
+        return self._seconds is not None and self.recorded_s >= self._seconds
+
+    @property
+    def recorded_s(self) -> float:
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+
+    def _take(self, records: list[AnyRecord]) -> None:
+        for item in records:
+            if isinstance(item, Server) and self._began_s is None:
+                self._began_s = time.monotonic()
+                sys.stderr.write(
+                    f"ppscope: recording {item.model or item.kind}, pid {item.launcher_pid}; ctrl-c ends it\n"
+                )
+            elif isinstance(item, ServerGone):
+                self._gone = True
+            elif isinstance(item, End):
+                self._end = item
+        self._recorder.write(item for item in records if not isinstance(item, End))
+
+    def _finish(self) -> int:
+        recorded_s = self.recorded_s
+        self._stream.close()
+        self._take(self._stream.drain())
+        end = self._end
+        if not self._recorder.begun:
+            if end is not None and end.exit_code:
+                complain(end.message or end.reason, end.remedy)
+                return end.exit_code
+            return exits.INTERRUPTED if self._interrupt.seen else exits.CANNOT_ATTACH
+        reason, code = "seconds", exits.OK
+        if self._gone:
+            reason, code = "target_gone", exits.TARGET_ENDED
+            complain(f"the server ended after {recorded_s:.1f} s of recording; {self._recorder.path} has what was seen")
+        elif self._interrupt.seen:
+            reason, code = "quit", exits.INTERRUPTED
+        elif end is not None and end.exit_code:
+            complain(end.message or end.reason, end.remedy)
+            reason, code = "error", end.exit_code
+        self._recorder.close(End(time.monotonic_ns(), reason))
+        sys.stdout.write(f"{self._recorder.path}\n")
+        return code

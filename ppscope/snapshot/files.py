@@ -1,0 +1,78 @@
+"""Files that only their owner can read, written whole or not at all; a link under the name is replaced, never followed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from pathlib import Path
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def why_not_writable(path: Path) -> str | None:
+    """Why nothing can be written under this name, None when it can: told before any time is spent on what to write."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"{folder} is not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"no permission to write in {folder}"
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+        return None
+    return f"{path} is a folder" if stat.S_ISDIR(mode) else f"{path} is not a regular file"
+
+
+def open_private(path: Path) -> int:
+    """A new file of mode 0600 under a name of its own beside `path`, opened for writing and put in the place of `path` at once.
+
+    Its descriptor; what is written to it is there for a reader as it comes. Raises OSError.
+    """
+    fd, temporary = _create(path)
+    try:
+        _put_in_place(temporary, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file of mode 0600 so that a reader sees all of it or what was there before. Raises OSError."""
+    fd, temporary = _create(path)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        os.unlink(temporary)
+        raise
+    _put_in_place(temporary, path)
+
+
+def _create(path: Path) -> tuple[int, str]:
+    while True:
+        # Not the whole name: it may be as long as a name can be.
+        temporary = str(path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}"))
+        try:
+            return os.open(temporary, _FLAGS, 0o600), temporary
+        except FileExistsError:
+            continue
+
+
+def _put_in_place(temporary: str, path: Path) -> None:
+    why = why_not_writable(path)
+    try:
+        if why is not None:
+            raise OSError(errno.EINVAL, why)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise

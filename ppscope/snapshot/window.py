@@ -1,0 +1,176 @@
+"""What must be kept of a stream so that any part of it stands alone: definitions, the last word on each fact, recent bulk."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from ppscope.records import (
+    AnyRecord,
+    BatchLog,
+    Clock,
+    Cost,
+    Dropped,
+    End,
+    FrameDef,
+    GpuDevice,
+    GpuSample,
+    Hello,
+    HostSamples,
+    LoadSample,
+    LogNote,
+    LoopSample,
+    Metric,
+    Note,
+    RankExit,
+    Server,
+    ServerGone,
+    Settings,
+    SourceStatus,
+    StackDef,
+    StackSpans,
+)
+
+_NOTES_KEPT = 400
+_BULK = (StackSpans, LoopSample, HostSamples, GpuSample, LoadSample, BatchLog, Metric, Cost)
+"""Records that are one of a series: kept for a time. Everything else is a fact and stays."""
+_EVENTS = (LogNote, Note, RankExit, ServerGone, Dropped)
+"""Facts that add to one another; of all others the last word counts."""
+
+
+def time_of(record: AnyRecord) -> int | None:
+    """The newest instant that a record speaks of; None for one without a time."""
+    if isinstance(record, StackSpans):
+        return record.end_ns
+    if isinstance(record, HostSamples):
+        return record.at_ns[-1] if record.at_ns else None
+    if isinstance(record, Hello | Clock):
+        return record.mono_ns
+    if isinstance(record, FrameDef | StackDef | GpuDevice):
+        return None
+    return getattr(record, "at_ns", None) or getattr(record, "end_ns", None)
+
+
+def is_bulk(record: AnyRecord) -> bool:
+    """Whether a record is one of a series, of which only the recent ones matter."""
+    return isinstance(record, _BULK)
+
+
+def in_time_order(records: Iterable[AnyRecord]) -> list[AnyRecord]:
+    """Facts and definitions first, then series and events by their time: the order in which a session takes them in."""
+    first: list[AnyRecord] = []
+    timed: list[AnyRecord] = []
+    for record in records:
+        (timed if isinstance(record, (*_BULK, *_EVENTS)) else first).append(record)
+    return first + sorted(timed, key=lambda record: time_of(record) or 0)
+
+
+class Definitions:
+    """Frames and stacks by id, and which of them a record needs."""
+
+    def __init__(self) -> None:
+        self._frames: dict[int, FrameDef] = {}
+        self._stacks: dict[int, StackDef] = {}
+
+    def add(self, record: FrameDef | StackDef) -> None:
+        """Take in a definition."""
+        if isinstance(record, FrameDef):
+            self._frames[record.id] = record
+        else:
+            self._stacks[record.id] = record
+
+    def needed(self, record: AnyRecord, written: set[int]) -> Iterator[FrameDef | StackDef]:
+        """Definitions that a record refers to and that are not in `written` yet, in an order that stands; adds them to it.
+
+        Frames are in `written` under -1 - id.
+        """
+        stacks: Iterable[int] = ()
+        if isinstance(record, StackSpans):
+            stacks = record.stacks
+        elif isinstance(record, LoopSample):
+            stacks = (record.stack,)
+        for stack in stacks:
+            if stack in written or stack not in self._stacks:
+                continue
+            written.add(stack)
+            for frame in self._stacks[stack].frames:
+                if -1 - frame not in written and frame in self._frames:
+                    written.add(-1 - frame)
+                    yield self._frames[frame]
+            yield self._stacks[stack]
+
+
+class Facts:
+    """The last word on everything that is not one of a series."""
+
+    def __init__(self) -> None:
+        self.hello: Hello | None = None
+        self.server: Server | None = None
+        self._last: dict[tuple[object, ...], AnyRecord] = {}
+        self._told: deque[AnyRecord] = deque(maxlen=_NOTES_KEPT)
+
+    def add(self, record: AnyRecord) -> None:
+        """Take in a fact."""
+        if isinstance(record, Hello):
+            self.hello = record
+        elif isinstance(record, Server):
+            if self.server is not None and self.server.launcher_pid != record.launcher_pid:
+                self._last.clear()
+                self._told.clear()
+            self.server = record
+        elif isinstance(record, Settings):
+            self._last[(Settings, record.origin)] = record
+        elif isinstance(record, SourceStatus):
+            self._last[(SourceStatus, record.name, record.rank)] = record
+        elif isinstance(record, GpuDevice):
+            self._last[(GpuDevice, record.index)] = record
+        elif isinstance(record, _EVENTS):
+            self._told.append(record)
+        elif not isinstance(record, End):
+            self._last[(type(record),)] = record
+
+    def records(self) -> list[AnyRecord]:
+        """Facts in an order that a reader can take in."""
+        first = [record for record in (self.hello, self.server) if record is not None]
+        return [*first, *self._last.values(), *self._told]
+
+
+class RecordWindow:
+    """The last `keep_ns` of a stream (None: all of it), ready to be written or looked at on its own."""
+
+    def __init__(self, keep_ns: int | None = None) -> None:
+        self._keep_ns = keep_ns
+        self.definitions = Definitions()
+        self.facts = Facts()
+        self._bulk: deque[tuple[int, AnyRecord]] = deque()
+        self._newest_ns = 0
+
+    def add(self, records: Iterable[AnyRecord]) -> None:
+        """Take in records in the order of the stream."""
+        for record in records:
+            if isinstance(record, FrameDef | StackDef):
+                self.definitions.add(record)
+            elif is_bulk(record):
+                self._add_bulk(record)
+            else:
+                if isinstance(record, Server) and self.facts.server is not None:
+                    changed = self.facts.server.launcher_pid != record.launcher_pid
+                    if changed:
+                        self._bulk.clear()
+                self.facts.add(record)
+
+    def _add_bulk(self, record: AnyRecord) -> None:
+        at_ns = time_of(record) or self._newest_ns
+        self._newest_ns = max(self._newest_ns, at_ns)
+        self._bulk.append((at_ns, record))
+        if self._keep_ns is not None:
+            while self._bulk and self._bulk[0][0] < self._newest_ns - self._keep_ns:
+                self._bulk.popleft()
+
+    def records(self) -> list[AnyRecord]:
+        """A stream that stands alone: facts, then the definitions that are used, then the series in order."""
+        written: set[int] = set()
+        bulk = [record for _, record in self._bulk]
+        used = chain.from_iterable(self.definitions.needed(record, written) for record in bulk)
+        return in_time_order([*self.facts.records(), *used, *bulk])
