@@ -119,3 +119,16 @@ def open_command(file: Path, as_json: bool, ascii_only: bool) -> None:
     from ppscope.commands.open_file import open_file as run
 
     sys.exit(run(file, as_json=as_json, ascii_only=ascii_only or prefers_ascii()))
+
+
+@main.command(context_settings={"allow_interspersed_args": False})
+@click.option("--gpu-timing", is_flag=True, help="Also time every forward on the GPU, by CUDA events.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- CMD...")
+def launch(command: tuple[str, ...], gpu_timing: bool) -> None:
+    """Start SGLang with the exact probe loaded; nothing is installed.
+
+    Ends with the exit code of CMD. `ppscope attach` then shows every micro-batch as it ran.
+    """
+    from ppscope.commands.launch import launch as run
+
+    sys.exit(run(command, gpu_timing=gpu_timing))

@@ -1,0 +1,153 @@
+"""Puts the wrappers in place: at once for what is imported already, and as soon as it is for the rest."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.machinery import ModuleSpec
+from types import FunctionType, ModuleType
+from typing import Any
+
+from . import layout, recorder
+from .recorder import Call, Recorder
+from .targets import MODULES, SCHEDULER_MODULE, TARGETS, Target
+
+_MARK = "__ppscope_probe__"
+
+
+class Hook:
+    """The post-import hook of one process. `sys.meta_path` holds it first; it finds nothing itself, it waits for others to."""
+
+    def __init__(self, shared: Recorder, targets: Sequence[Target] = TARGETS) -> None:
+        self._recorder = shared
+        self._targets = targets
+        self._looking = False
+
+    def install(self) -> None:
+        """Wrap what is here, wait for the rest, and start afresh in forked children."""
+        sys.meta_path.insert(0, self)
+        os.register_at_fork(after_in_child=self._recorder.reset)
+        if _loaded(SCHEDULER_MODULE):
+            self._imported(SCHEDULER_MODULE)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Let the other finders find a module of ours, and have it wrapped once it has run."""
+        if name not in MODULES or self._looking:
+            return None
+        self._looking = True
+        try:
+            for finder in sys.meta_path:
+                find = getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = find(name, path, target) if find is not None and finder is not self else None
+                if spec is not None:
+                    self._follow(spec, name)
+                    return spec
+        finally:
+            self._looking = False
+        return None
+
+    def _follow(self, spec: ModuleSpec, name: str) -> None:
+        loader = spec.loader
+        run = getattr(loader, "exec_module", None)
+        if run is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            try:
+                del loader.exec_module  # type: ignore[union-attr]
+            except AttributeError:
+                pass
+            run(module)
+            self._imported(name)
+
+        try:
+            loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
+        except AttributeError:  # a loader that takes no attributes: this module stays as it is
+            return
+
+    def _imported(self, name: str) -> None:
+        try:
+            scheduler = sys.modules.get(SCHEDULER_MODULE)
+            if scheduler is None or (not _loaded(SCHEDULER_MODULE) and name != SCHEDULER_MODULE):
+                return
+            only = None if name == SCHEDULER_MODULE else name
+            self._wrap_all(getattr(scheduler, "Scheduler", None), only)
+            self._recorder.told()
+        except Exception as error:  # noqa: BLE001  the server goes on
+            self._recorder.fail(error)
+
+    def _wrap_all(self, scheduler: type | None, only: str | None) -> None:
+        wrapped, missing = self._recorder.facts["wrapped"], self._recorder.facts["missing"]
+        for target in self._targets:
+            module = sys.modules.get(target.module)
+            if module is None or (only is not None and only != target.module):
+                continue
+            for owner in _owners(module, target.owner):
+                if any(_has(owner, scheduler, name) for name in target.unless):
+                    continue
+                for name in target.names:
+                    label = f"{owner.__name__.rpartition('.')[2]}.{name}"
+                    done = self._wrap(owner, name, target)
+                    if done is not None and label not in (into := wrapped if done else missing):
+                        into.append(label)
+
+    def _wrap(self, owner: Any, name: str, target: Target) -> bool | None:
+        """True: wrapped now. False: not there, or no plain function. None: wrapped before."""
+        place = owner
+        if isinstance(owner, type):
+            # Where it is defined, so that whoever wraps the same method there later still takes part.
+            place = next((part for part in owner.__mro__ if name in part.__dict__), None)
+        original = vars(place).get(name) if place is not None else None
+        if getattr(original, _MARK, False):
+            return None
+        if not callable(original) or isinstance(original, staticmethod | classmethod | type):
+            return False
+        wrapper = _wrapper(self._recorder, original, target)
+        if isinstance(original, FunctionType):
+            functools.update_wrapper(wrapper, original)
+        setattr(wrapper, _MARK, True)
+        setattr(place, name, wrapper)
+        return True
+
+
+def _wrapper(shared: Recorder, original: Call, target: Target) -> Call:
+    timed = recorder.timed(shared, original, target.kind, target.floor_ns, following=target.how == "following")
+    simple = {
+        "begin": recorder.beginning,
+        "launch": recorder.launching,
+        "run": recorder.running,
+        "process": recorder.processing,
+        "replay": recorder.replaying,
+        "ask": recorder.asking,
+        "old_recv": recorder.receiving,
+    }
+    if target.how in simple:
+        return simple[target.how](shared, original)
+    if target.how == "turn":
+        return recorder.turning(shared, original, layout.INTAKE)
+    if target.how == "thread":
+        return recorder.on_loop_thread(shared, original, timed)
+    return timed
+
+
+def _owners(module: ModuleType, owner: str) -> Iterable[Any]:
+    if not owner:
+        return (module,)
+    if owner == "*":
+        return tuple(
+            value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__
+        )
+    found = getattr(module, owner, None)
+    return (found,) if isinstance(found, type) else ()
+
+
+def _has(owner: Any, scheduler: type | None, name: str) -> bool:
+    return hasattr(scheduler, name[1:]) if name.startswith("@") else hasattr(owner, name)
+
+
+def _loaded(name: str) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)

@@ -1,0 +1,389 @@
+"""The hot path: wrappers that note when a call began and ended, and what is known of the micro-batch at hand.
+
+One recorder a process. Every wrapper calls what it wraps exactly once and gives back its result or exception unchanged; whatever
+goes wrong in the probe itself is counted and forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import layout
+from .batch import batch_facts, refusal
+from .dormancy import Dormancy
+from .gpu_timing import GpuTimer
+from .ring import SHM, Ring, RingError, open_folder, sweep
+
+now = time.monotonic_ns
+_NO_SLOT = -1
+Call = Callable[..., Any]
+
+
+class Recorder:
+    """What the wrappers share. `on` is False while dormant, off, or before the loop has begun."""
+
+    __slots__ = (
+        "base", "batch_size", "buffer", "depth", "dormancy", "errors", "facts", "gpu", "gpu_wanted", "graph", "mask",
+        "micro_batch", "mode", "on", "owner", "resyncs", "ring", "seq", "slots", "state", "thread", "tokens", "turn", "wants",
+    )  # fmt: skip
+
+    def __init__(self, *, always: bool, gpu_timing: bool = False, base: str = SHM) -> None:
+        self.base = base
+        self.gpu_wanted = gpu_timing
+        self.wants = not always
+        self.facts: dict[str, Any] = {"wrapped": [], "missing": [], "error": "", "gpu_timing": ""}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything of the process this was copied from: a forked child has no ring until it runs a loop of its own."""
+        self.on = False
+        self.state = "new"
+        self.ring: Ring | None = None
+        self.buffer: Any = None
+        self.dormancy: Dormancy | None = None
+        self.gpu: GpuTimer | None = None
+        self.owner: Any = None
+        self.depth = self.seq = self.mask = self.errors = self.resyncs = self.thread = 0
+        self.turn = -1
+        self.slots = self.micro_batch = _NO_SLOT
+        self.mode = self.batch_size = self.tokens = self.graph = 0
+
+    # -- beginning and ending
+
+    def fail(self, error: BaseException) -> None:
+        """Count what went wrong in the probe; after a hundred such it is off for good."""
+        self.errors += 1
+        self.facts["error"] = f"{type(error).__name__}: {error}"[:200]
+        if self.errors >= 100:
+            self.on = False
+            self.state = "off"
+
+    def begin(self, owner: Any) -> None:
+        """First turn of a loop: find a place for the ring, and be awake or dormant as was asked."""
+        self.owner, self.thread = owner, threading.get_ident()
+        try:
+            folder = open_folder(self.base)
+            try:
+                sweep(folder)
+                self.dormancy = Dormancy(folder) if self.wants else None
+            finally:
+                os.close(folder)
+            self.state = "dormant"
+            if self.dormancy is None:
+                self.wake()
+        except (RingError, OSError) as error:
+            self.facts["error"] = str(error)[:200]
+            self.state = "off"
+
+    def wake(self) -> None:
+        """Write spans from now on."""
+        if self.ring is None:
+            folder = open_folder(self.base)
+            try:
+                self.ring = Ring(folder, ranks=ranks_of(self.owner), slots=self.slots, flags=0)
+            finally:
+                os.close(folder)
+            self.buffer, self.mask = self.ring.map, self.ring.capacity - 1
+            if self.gpu_wanted and self.gpu is None:
+                self.gpu, self.facts["gpu_timing"] = GpuTimer.if_possible(self.write_gpu)
+            self.ring.set_text(self.facts)
+        self._flag(layout.AWAKE)
+        self.state = "awake"
+        self.mode = self.batch_size = self.tokens = self.graph = 0
+        at = now()
+        self.write(layout.WAKE, at, at, 0, _NO_SLOT)
+        self.on = True
+
+    def sleep(self) -> None:
+        """Write nothing until somebody wants it again."""
+        self.on = False
+        self.state = "dormant"
+        self._flag(0)
+
+    def _flag(self, awake: int) -> None:
+        if self.ring is not None:
+            always = 0 if self.wants else layout.ALWAYS
+            self.ring.set_flags(awake | always | (layout.GPU_TIMING if self.gpu else 0))
+
+    def told(self) -> None:
+        """The list of what is wrapped has grown."""
+        if self.ring is not None:
+            self.ring.set_text(self.facts)
+
+    # -- once a turn
+
+    def next_turn(self, owner: Any) -> None:
+        """A turn of the loop begins: count it, know its slot, look whether anybody watches."""
+        if self.state == "new":
+            if self.slots < 0:
+                self.slots = _slots_of(owner)
+            self.begin(owner)
+        self.turn = turn = (self.turn + 1) & 0xFFFFFFFF
+        self.micro_batch = turn % self.slots if self.slots > 1 else _NO_SLOT
+        if self.dormancy is not None and self.state in ("awake", "dormant"):
+            wanted = self.dormancy.wanted(now())
+            if wanted is not None and wanted != self.on:
+                if wanted:
+                    self.wake()
+                else:
+                    self.live()
+                    self.sleep()
+        if self.on:
+            self.mode = self.batch_size = self.tokens = self.graph = 0
+            if self.gpu is not None:
+                self.gpu.poll()
+            self.live()
+
+    def live(self) -> None:
+        """Renew the header's counts, so that a reader knows how far to look and that the loop turns."""
+        clock_error = self.gpu.error_ns if self.gpu is not None else -1
+        layout.LIVE.pack_into(
+            self.buffer, layout.LIVE_OFFSET, self.seq, self.turn, now(), self.errors, self.resyncs, clock_error
+        )
+
+    def loop_began(self, scheduler: Any) -> None:
+        """`init_pp_loop_state` has run: the loop starts at slot 0 of this many."""
+        self.slots = int(scheduler.pp_loop_size)
+        self.turn = -1
+        self.owner = scheduler
+        if self.state == "new":
+            self.begin(scheduler)
+        elif self.ring is not None:
+            layout.FLAGS.pack_into(self.buffer, layout.SLOTS_OFFSET, self.slots)
+
+    def launching(self, micro_batch: int) -> None:
+        """The loop says which slot it launches; should the count of turns ever disagree, it follows the loop."""
+        if micro_batch != self.micro_batch and isinstance(micro_batch, int):
+            self.turn += micro_batch - self.micro_batch if self.micro_batch >= 0 else 0
+            self.micro_batch = micro_batch
+            self.resyncs += 1
+
+    # -- records
+
+    def write(self, kind: int, start_ns: int, end_ns: int, depth: int, micro_batch: int) -> None:
+        """One record; the slot's old content is gone."""
+        seq = self.seq = self.seq + 1
+        layout.RECORD.pack_into(
+            self.buffer, layout.HEADER_BYTES + (seq & self.mask) * 48, seq, start_ns, end_ns, self.turn & 0xFFFFFFFF,
+            self.tokens & 0xFFFFFFFF, self.batch_size & 0xFFFF, micro_batch, kind, depth & 0xFF, self.mode, self.graph, 0,
+            seq & 0xFFFFFFFF,
+        )  # fmt: skip
+
+    def write_gpu(self, start_ns: int, end_ns: int, facts: tuple[int, int, int, int, int, int]) -> None:
+        """A forward on the GPU, known some turns after its launch; `facts` are those of then."""
+        kept = self.turn, self.tokens, self.batch_size, self.mode, self.graph
+        self.turn, self.tokens, self.batch_size, micro_batch, self.mode, self.graph = facts
+        try:
+            self.write(layout.GPU_FORWARD, start_ns, end_ns, 0, micro_batch)
+        finally:
+            self.turn, self.tokens, self.batch_size, self.mode, self.graph = kept
+
+
+def _slots_of(owner: Any) -> int:
+    # 0.5.6 has no pp_loop_size: its loop goes round pp_size slots.
+    size = getattr(owner, "pp_loop_size", None) or getattr(owner, "pp_size", None)
+    return size if isinstance(size, int) else _NO_SLOT
+
+
+def ranks_of(owner: Any) -> tuple[int, int, int]:
+    """(dp, pp, tp) of a scheduler, -1 where it keeps them elsewhere; 0.5.15 and later hold them in `ps`."""
+    places = (owner, getattr(owner, "ps", None))
+
+    def rank(name: str, group: str) -> int:
+        for place in places:
+            value = getattr(place, name, None)
+            if isinstance(value, int):
+                return value
+        value = getattr(getattr(owner, group, None), "rank_in_group", None)
+        return value if isinstance(value, int) else -1
+
+    return rank("dp_rank", ""), rank("pp_rank", "pp_group"), rank("tp_rank", "tp_group")
+
+
+# -- wrappers
+
+
+def timed(recorder: Recorder, original: Call, kind: int, floor_ns: int, *, following: bool = False) -> Call:
+    """A call whose time is of one kind. Below `floor_ns` nothing is written: the time is then its caller's.
+
+    `following`: the micro-batch concerned is the next one (outputs and results come a turn before their slot is up again).
+    """
+    r, pack, record, head = recorder, layout.RECORD.pack_into, layout.RECORD.size, layout.HEADER_BYTES
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not r.on:
+            return original(*args, **kwargs)
+        r.depth += 1
+        start = now()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            end = now()
+            depth = r.depth = r.depth - 1
+            if end - start >= floor_ns:
+                try:
+                    slot = r.micro_batch
+                    if following and slot >= 0:
+                        slot = (slot + 1) % r.slots
+                    seq = r.seq = r.seq + 1
+                    pack(
+                        r.buffer, head + (seq & r.mask) * record, seq, start, end, r.turn, r.tokens, r.batch_size, slot,
+                        kind, depth, r.mode, r.graph, 0, seq & 0xFFFFFFFF,
+                    )  # fmt: skip
+                except Exception as error:  # noqa: BLE001  the server goes on
+                    r.fail(error)
+
+    return wrapper
+
+
+def on_loop_thread(recorder: Recorder, original: Call, wrapped: Call) -> Call:
+    """Only the loop's own thread is timed: other threads call this too."""
+    r, ident = recorder, threading.get_ident
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if r.on and ident() == r.thread:
+            return wrapped(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    return wrapper
+
+
+def turning(recorder: Recorder, original: Call, kind: int) -> Call:
+    """The first call of every loop turn."""
+    r = recorder
+    inner = timed(r, original, kind, 0)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if r.depth == 0 and r.state != "off":
+            try:
+                r.next_turn(args[0] if args else None)
+            except Exception as error:  # noqa: BLE001  the server goes on
+                r.fail(error)
+        return inner(*args, **kwargs)
+
+    return wrapper
+
+
+def beginning(recorder: Recorder, original: Call) -> Call:
+    """`init_pp_loop_state`."""
+    r = recorder
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        try:
+            r.loop_began(args[0])
+        except Exception as error:  # noqa: BLE001  the server goes on
+            r.fail(error)
+        return result
+
+    return wrapper
+
+
+def launching(recorder: Recorder, original: Call) -> Call:
+    """`_pp_launch_batch(self, mb_id, …)`."""
+    r = recorder
+    inner = timed(r, original, layout.LAUNCH, 0)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if r.on:
+            try:
+                r.launching(args[1] if len(args) > 1 else kwargs["mb_id"])
+            except Exception as error:  # noqa: BLE001  the server goes on
+                r.fail(error)
+        return inner(*args, **kwargs)
+
+    return wrapper
+
+
+def running(recorder: Recorder, original: Call) -> Call:
+    """`run_batch(self, batch, …)`: what the batch is; a span of its own only where no `_pp_launch_batch` is around it."""
+    r = recorder
+    inner = timed(r, original, layout.LAUNCH, 0)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not r.on:
+            return original(*args, **kwargs)
+        ticket = None
+        try:
+            r.mode, r.batch_size, r.tokens = batch_facts(args[1] if len(args) > 1 else kwargs["batch"])
+            r.graph = layout.NO_RUNNER
+            if r.gpu is not None:
+                ticket = r.gpu.before()
+        except Exception as error:  # noqa: BLE001  the server goes on
+            r.fail(error)
+        try:
+            return original(*args, **kwargs) if r.depth else inner(*args, **kwargs)
+        finally:
+            if ticket is not None and r.gpu is not None:
+                try:
+                    r.gpu.after(ticket, (r.turn, r.tokens, r.batch_size, r.micro_batch, r.mode, r.graph))
+                except Exception as error:  # noqa: BLE001  the server goes on
+                    r.fail(error)
+
+    return wrapper
+
+
+def processing(recorder: Recorder, original: Call) -> Call:
+    """`process_batch_result(self, batch, …)`: the results of the following slot, whose batch is at hand here."""
+    r = recorder
+    inner = timed(r, original, layout.PROCESS, 0, following=True)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not r.on:
+            return original(*args, **kwargs)
+        kept = r.mode, r.batch_size, r.tokens, r.graph
+        try:
+            r.mode, r.batch_size, r.tokens = batch_facts(args[1])
+            r.graph = 0
+        except Exception as error:  # noqa: BLE001  the server goes on
+            r.fail(error)
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            r.mode, r.batch_size, r.tokens, r.graph = kept
+
+    return wrapper
+
+
+def replaying(recorder: Recorder, original: Call) -> Call:
+    """A graph runner's replay."""
+    r = recorder
+    inner = timed(r, original, layout.REPLAY, 0)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        r.graph = layout.REPLAYED
+        return inner(*args, **kwargs)
+
+    return wrapper
+
+
+def receiving(recorder: Recorder, original: Call) -> Call:
+    """`recv_tensor_dict` of 0.5.6: activations below `run_batch`, outputs straight from the loop."""
+    r = recorder
+    activations = timed(r, original, layout.RECV_ACTIVATIONS, 0)
+    outputs = timed(r, original, layout.RECV_OUTPUTS, 0, following=True)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return (activations if r.depth else outputs)(*args, **kwargs)
+
+    return wrapper
+
+
+def asking(recorder: Recorder, original: Call) -> Call:
+    """A graph runner's `can_run`: when it says no, why, as far as its fields tell."""
+    r = recorder
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        answer = original(*args, **kwargs)
+        if not answer and r.on:
+            try:
+                r.graph = refusal(*args[:2])
+            except Exception as error:  # noqa: BLE001  the server goes on
+                r.fail(error)
+        return answer
+
+    return wrapper
