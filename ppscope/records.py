@@ -153,6 +153,34 @@ class StackSpans(Record, frozen=True, tag="spans"):
     samples: int | None = None
 
 
+class ProbeSpans(Record, frozen=True, tag="probe"):
+    """Calls of one rank's loop as the probe inside it timed them: parallel columns, a row a span, in the order they ended.
+
+    `kinds`, `modes` and `graphs` are codes of `ppscope.probe.layout`, one byte a row; `depths` tell how many timed calls a span lay
+    in. A span may lie in a later row's (its caller's). `micro_batches` is -1 where a span belongs to none; sizes, tokens and modes
+    are 0 where no batch was at hand. `turns` count the loop's turns. `sequence` is the first row's number in the ring and `lost` says
+    how many before it were never read. `gpu_error_ns` is how far off GPU forwards may be on the host's clock.
+    """
+
+    rank: RankKey
+    tid: int
+    sequence: int
+    lost: int
+    kinds: bytes
+    starts_ns: list[int]
+    ends_ns: list[int]
+    depths: bytes
+    micro_batches: list[int]
+    modes: bytes
+    batch_sizes: list[int]
+    tokens: list[int]
+    graphs: bytes
+    turns: list[int]
+    slots: int | None = None
+    """Micro-batch slots of the loop."""
+    gpu_error_ns: int | None = None
+
+
 class LoopSample(Record, frozen=True, tag="loop"):
     """One `py-spy dump`: the scheduler's main stack and the named locals of its event loop, nothing else of its memory.
 
@@ -511,7 +539,7 @@ class End(Record, frozen=True, tag="end"):
 AnyRecord = Union[
     Hello, Clock, Server, FrameDef, StackDef, StackSpans, LoopSample, HostSamples, RankExit, ServerGone, GpuDevice, GpuSample,
     LoadSample, BatchLog, LogNote, Metric, Settings, SourceStatus, Cost, Dropped, Note, End, Rules, BurstStatus,
-    BurstRank, BurstReport,
+    BurstRank, BurstReport, ProbeSpans,
 ]  # fmt: skip
 
 

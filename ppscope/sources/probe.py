@@ -1,0 +1,146 @@
+"""The exact source: spans that the probe inside each scheduler writes to its ring."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from ppscope.probe import layout
+from ppscope.records import Rank, RankKey, Server
+from ppscope.sources.base import Emit, Source
+from ppscope.sources.probe_folder import SHM, NoProbeError, RefusedError, open_file, open_folder
+from ppscope.sources.probe_ring import Head, RingReader
+
+READ_S = 0.2
+_SEARCH_S = 1.0
+_BEHIND_NS = 10_000_000_000
+
+
+class ProbeSource(Source):
+    """Reads the rings of the server's ranks five times a second, and keeps dormant probes awake while it does.
+
+    It writes nothing of the server's: setting the time of the file that a probe made for this purpose is how it asks for spans.
+    """
+
+    name = "probe"
+
+    def __init__(self, emit: Emit, parts: tuple[str, ...] = SHM, root: str | None = None) -> None:
+        super().__init__(emit)
+        self._parts, self._root = parts, root
+        self._lock = threading.Lock()
+        self._ranks: tuple[Rank, ...] = ()
+        self._rings: dict[Rank, RingReader] = {}
+        self._wanted: dict[Rank, int] = {}
+        self._search_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def start(self, server: Server) -> None:
+        """Begin to look for rings."""
+        self.update(server)
+        self._thread = threading.Thread(target=self._run, name="probe", daemon=True)
+        self._thread.start()
+
+    def update(self, server: Server) -> None:
+        """Take note of the ranks that are there now."""
+        # A rank is the same as long as its process is: what is learned of its GPU meanwhile does not matter here.
+        known = {(rank.pid, rank.started_ticks): rank for rank in self._ranks}
+        with self._lock:
+            self._ranks = tuple(known.get((rank.pid, rank.started_ticks), rank) for rank in server.ranks)
+            self._search_at = 0.0
+
+    def stop(self) -> None:
+        """End the thread; unmap everything."""
+        self.stopping.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self) -> None:
+        try:
+            while not self.stopping.wait(READ_S):
+                self._look()
+        except Exception as error:  # noqa: BLE001  a source fails alone
+            self.status("dead", f"{type(error).__name__}: {error}")
+        finally:
+            for rank in (*self._rings, *self._wanted):
+                self._forget(rank)
+
+    def _look(self) -> None:
+        with self._lock:
+            ranks = self._ranks
+        for rank in {*self._rings, *self._wanted} - set(ranks):
+            self._forget(rank)
+        if time.monotonic() >= self._search_at:
+            self._search_at = time.monotonic() + _SEARCH_S
+            self._search(ranks)
+        now_ns = time.monotonic_ns()
+        for fd in self._wanted.values():
+            os.utime(fd, ns=(now_ns, now_ns))
+        for rank, ring in self._rings.items():
+            while (spans := ring.read(rank.key, time.monotonic_ns())) is not None and not self.stopping.is_set():
+                self.emit(spans)
+                if len(spans.starts_ns) < layout.CAPACITY // 4:
+                    break
+
+    def _search(self, ranks: tuple[Rank, ...]) -> None:
+        states: dict[RankKey, tuple[str, str, str]] = {}
+        for rank in ranks:
+            if rank not in self._rings:
+                try:
+                    self._open(rank)
+                except NoProbeError:
+                    states[rank.key] = ("off", "no probe in this server", "ppscope launch -- CMD...")
+                    continue
+                except RefusedError as error:
+                    states[rank.key] = ("off", str(error), error.remedy)
+                    continue
+            states[rank.key] = self._state(rank)
+        distinct = set(states.values())
+        if len(distinct) == 1:
+            self.status(*distinct.pop())
+            return
+        worst = next((state for state in distinct if state[0] == "degraded"), None) or next(
+            (state for state in distinct if state[0] == "off"), None
+        )
+        if worst is not None:
+            exact = sum(1 for state in states.values() if state[0] == "ok")
+            self.status("degraded", f"{exact} of {len(states)} ranks exact: {worst[1]}", worst[2])
+
+    def _state(self, rank: Rank) -> tuple[str, str, str]:
+        ring = self._rings.get(rank)
+        if ring is None:
+            return "off", "the probe is dormant until the loop turns", ""
+        head = ring.head()
+        if head.errors >= 100:
+            return "degraded", f"the probe gave up: {head.error}", ""
+        if ring.lost:
+            return "degraded", "spans were overwritten before they were read", ""
+        return "ok", _says(head), ""
+
+    def _open(self, rank: Rank) -> None:
+        folder = open_folder(rank, self._parts, self._root)
+        try:
+            if rank not in self._wanted:
+                fd = open_file(folder, layout.WANTED, rank, os.O_RDWR)
+                if fd is not None:
+                    self._wanted[rank] = fd
+            ring = open_file(folder, layout.RING, rank, os.O_RDONLY)
+            if ring is not None:
+                self._rings[rank] = RingReader(ring)
+            elif rank not in self._wanted:
+                raise NoProbeError
+        finally:
+            os.close(folder)
+
+    def _forget(self, rank: Rank) -> None:
+        ring, wanted = self._rings.pop(rank, None), self._wanted.pop(rank, None)
+        if ring is not None:
+            ring.close()
+        if wanted is not None:
+            os.close(wanted)
+
+
+def _says(head: Head) -> str:
+    if not head.flags & layout.GPU_TIMING:
+        return f"exact host spans; GPU timing off: {head.gpu_timing}" if head.gpu_timing else "exact host spans"
+    return "exact host spans and GPU forwards"

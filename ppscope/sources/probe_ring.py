@@ -1,0 +1,166 @@
+"""Reads one ring: what is new since the last look, whole records only, and how many were lost."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from typing import NamedTuple
+
+from ppscope.probe import layout
+from ppscope.records import ProbeSpans, RankKey
+from ppscope.sources.probe_folder import RefusedError
+
+_AHEAD = 512
+"""The header's count is a loop turn old: so many records beyond it are looked at."""
+_MARGIN = 256
+"""Records nearest to being overwritten are left alone."""
+_FRESH_NS = 1_000_000
+
+
+class Head(NamedTuple):
+    """The ring's header: what does not change, and the counts of the last loop turn."""
+
+    capacity: int
+    flags: int
+    pid: int
+    tid: int
+    started_ticks: int
+    slots: int | None
+    written: int
+    turns: int
+    beat_ns: int
+    errors: int
+    resyncs: int
+    gpu_error_ns: int | None
+    wrapped: tuple[str, ...]
+    missing: tuple[str, ...]
+    error: str
+    gpu_timing: str
+
+    @property
+    def awake(self) -> bool:
+        """Whether spans are being written."""
+        return bool(self.flags & layout.AWAKE)
+
+
+class RingReader:
+    """A ring mapped for reading. Raises RefusedError for a file that is no ring, or one of another version.
+
+    The descriptor is closed. `lost` counts records that were overwritten before they were read.
+    """
+
+    def __init__(self, fd: int) -> None:
+        try:
+            size = os.fstat(fd).st_size
+            if size < layout.HEADER_BYTES:
+                raise RefusedError("the probe's ring is no ring: too short")
+            self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        except (OSError, ValueError) as error:
+            raise RefusedError(f"the probe's ring cannot be mapped: {error}") from None
+        finally:
+            os.close(fd)
+        fixed = layout.FIXED.unpack_from(self._map)
+        if fixed[0] != layout.MAGIC:
+            raise RefusedError("the probe's ring is no ring: wrong magic")
+        if fixed[1] != layout.VERSION:
+            raise RefusedError(
+                f"the probe in this server writes version {fixed[1]}, this ppscope reads version {layout.VERSION}",
+                "attach with the ppscope that launched the server, or launch it with this one",
+            )
+        self._capacity = fixed[3]
+        if (
+            fixed[2] != layout.RECORD.size
+            or size < layout.HEADER_BYTES + self._capacity * fixed[2]
+            or not self._capacity
+        ):
+            raise RefusedError("the probe's ring is damaged: its sizes do not fit")
+        self._next: int | None = None
+        self.lost = 0
+
+    def close(self) -> None:
+        """Unmap."""
+        self._map.close()
+
+    def head(self) -> Head:
+        """The header as it is now."""
+        fixed = layout.FIXED.unpack_from(self._map)
+        written, turns, beat_ns, errors, resyncs, gpu_error = layout.LIVE.unpack_from(self._map, layout.LIVE_OFFSET)
+        text: object = {}
+        if 0 < fixed[-1] <= layout.TEXT_LIMIT:
+            try:
+                text = json.loads(self._map[layout.TEXT_OFFSET : layout.TEXT_OFFSET + fixed[-1]])
+            except ValueError:
+                text = {}
+        facts = text if isinstance(text, dict) else {}
+
+        def names(key: str) -> tuple[str, ...]:
+            value = facts.get(key)
+            return tuple(str(name) for name in value) if isinstance(value, list) else ()
+
+        return Head(
+            capacity=self._capacity, flags=fixed[4], pid=fixed[5], tid=fixed[6], started_ticks=fixed[7],
+            slots=fixed[13] if fixed[13] > 0 else None, written=written, turns=turns, beat_ns=beat_ns, errors=errors,
+            resyncs=resyncs, gpu_error_ns=gpu_error if gpu_error >= 0 else None, wrapped=names("wrapped"),
+            missing=names("missing"), error=str(facts.get("error", "")), gpu_timing=str(facts.get("gpu_timing", "")),
+        )  # fmt: skip
+
+    def _copy(self, first: int, upto: int) -> bytes:
+        # Slots of records first..upto-1, at most a whole ring of them.
+        size, head, capacity = layout.RECORD.size, layout.HEADER_BYTES, self._capacity
+        begin, end = first % capacity, upto % capacity
+        if begin < end:
+            return self._map[head + begin * size : head + end * size]
+        return self._map[head + begin * size : head + capacity * size] + self._map[head : head + end * size]
+
+    def read(self, rank: RankKey, now_ns: int) -> ProbeSpans | None:
+        """What was written since the last call, None when nothing was.
+
+        The newest record is left for the next call while it is younger than a millisecond: the other core's stores may be on their way.
+        """
+        written = layout.LIVE.unpack_from(self._map, layout.LIVE_OFFSET)[0]
+        lost = 0
+        oldest = max(written - self._capacity + _MARGIN + _AHEAD, 1)
+        if self._next is None or self._next > written + self._capacity:
+            self._next = oldest
+        elif self._next < oldest:
+            lost = oldest - self._next
+            self._next = oldest
+        first = self._next
+        upto = min(written + _AHEAD, first + self._capacity - 1)
+        if upto <= first:
+            return None
+        columns = list(zip(*layout.RECORD.iter_unpack(self._copy(first, upto)), strict=True))
+        whole = _whole(columns[0], columns[12], first)
+        if whole and whole < upto - first and columns[2][whole - 1] > now_ns - _FRESH_NS:
+            whole -= 1
+        if not whole:
+            if columns[0][0] > first:  # the writer came round while we looked
+                self._next = None
+                self.lost += lost
+            return None
+        self._next = first + whole
+        self.lost += lost
+        if whole < len(columns[0]):
+            columns = [column[:whole] for column in columns]
+        sequence, starts, ends, turns, tokens, sizes, slots, kinds, depths, modes, graphs, _, _ = columns
+        header = layout.FIXED.unpack_from(self._map)
+        gpu_error = layout.LIVE.unpack_from(self._map, layout.LIVE_OFFSET)[5]
+        return ProbeSpans(
+            rank=rank, tid=header[6], sequence=sequence[0], lost=lost, kinds=bytes(kinds), starts_ns=list(starts),
+            ends_ns=list(ends), depths=bytes(depths), micro_batches=list(slots), modes=bytes(modes), batch_sizes=list(sizes),
+            tokens=list(tokens), graphs=bytes(graphs), turns=list(turns), slots=header[13] if header[13] > 0 else None,
+            gpu_error_ns=gpu_error if gpu_error >= 0 else None,
+        )  # fmt: skip
+
+
+def _whole(sequences: tuple[int, ...], tails: tuple[int, ...], first: int) -> int:
+    """How many records from the first on are the expected ones, with both ends of each the same."""
+    count = len(sequences)
+    wanted = tuple(range(first, first + count))
+    if sequences == wanted and tails == tuple([number & 0xFFFFFFFF for number in wanted]):
+        return count
+    for index, number in enumerate(wanted):
+        if sequences[index] != number or tails[index] != number & 0xFFFFFFFF:
+            return index
+    return count
