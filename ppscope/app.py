@@ -93,6 +93,9 @@ class PpscopeApp(App[None]):
         super().__init__(ansi_color=True if colours in {"ansi", "none"} else None)
         if colours is None:
             colours = "full" if self.console.color_system in {"truecolor", "256"} else "ansi"
+        if ascii:
+            # Textual's palette draws borders and icons outside ASCII; the help lists the same.
+            self.use_command_palette = False
         self.feed = feed
         self.save_snapshot = save_snapshot
         self.able = {
@@ -240,7 +243,7 @@ class PpscopeApp(App[None]):
 
     def action_deeper(self) -> None:
         """Stage, rank, span, stack, source line."""
-        state, item = self.state, self._pane.item
+        state, item, depth = self.state, self._pane.item, len(self.state.levels)
         if not state.in_panel:
             state.deeper()
         elif item is not None and state.levels:
@@ -254,7 +257,7 @@ class PpscopeApp(App[None]):
                 state.levels.append(below)
         elif item is not None:
             self._deeper_in_panel(item.key)
-        self.painter.reset_pane = True
+        self.painter.reset_pane = len(state.levels) != depth
         self.paint()
 
     def _deeper_in_panel(self, key: object) -> None:
@@ -398,6 +401,7 @@ class PpscopeApp(App[None]):
         look = self.look
         self.look = Look(colours=look.colours, dark=not look.dark, ascii=look.ascii, phases=look.phases)
         self._set_theme(look.colours, self.look.dark)
+        self.query_one(Gantt).restyle(self.look)
         for view in self.query(LineView):
             view.restyle(self.look)
         self.paint()

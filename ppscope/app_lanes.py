@@ -35,9 +35,11 @@ class Lanes:
         """Ask for everything next time."""
         self._key = None
 
-    def fetch(self, feed: Feed, window: Window, ranks: Sequence[RankKey], now_ns: int) -> None:
-        """Bring the cells up to date with as few columns as will do."""
+    def fetch(self, feed: Feed, window: Window, ranks: Sequence[RankKey], now_ns: int, hold: bool) -> None:
+        """Bring the cells up to date with as few columns as will do; with `hold` only when other columns are wanted."""
         key = (window.column_ns, window.columns, tuple(ranks))
+        if hold and key == self._key and window.first == self._first:
+            return
         if (
             key != self._key
             or now_ns - self._whole_ns > WHOLE_EVERY_NS

@@ -100,7 +100,7 @@ class State:
         before = self._gpu_lanes()
         for _ in range(2):
             ranks = list(dict.fromkeys(row.rank.key for row in self.shown_rows() if row.lane))
-            self.lanes.fetch(self.feed, self.window, ranks, self.now_ns)
+            self.lanes.fetch(self.feed, self.window, ranks, self.now_ns, self.frozen)
             if self._gpu_lanes() == before:
                 break
             self._layout_rows()

@@ -30,22 +30,25 @@ class Gantt(Horizontal):
     def __init__(self, look: Look, id: str | None = None) -> None:
         super().__init__(id=id)
         self.look = look
-        self._tiles = [Tile(look) for _ in range(MOST_TILES)]
+        self._tiles: list[Tile] = []
         self._shown = 0
 
-    def compose(self) -> ComposeResult:
-        """All tiles; those that have no room are not displayed."""
+    def restyle(self, look: Look) -> None:
+        """Draw the same columns in another look."""
+        self.look = look
         for tile in self._tiles:
-            tile.display = False
-            yield tile
+            tile.restyle(look)
 
     def fit(self, width: int) -> int:
         """Show as many tiles as fit into `width` cells; returns the columns they have."""
         count = max(1, min(MOST_TILES, width // TILE))
         if count != self._shown:
+            new = [Tile(self.look) for _ in range(count - len(self._tiles))]
+            self._tiles += new
+            if new:
+                self.mount(*new)
             for index, tile in enumerate(self._tiles):
-                if tile.display != (index < count):
-                    tile.display = index < count
+                tile.display = index < count
             self._shown = count
         return count * TILE
 

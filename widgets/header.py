@@ -52,9 +52,14 @@ def load_line(header: Header, occupancy: Occupancy, width: int) -> Line:
         graphs.append(_graph("prefill", header.prefill_graph))
     end = (("graphs ", "dim"), *joined(graphs), (" ", ""))
     line = ((" ", ""), *joined(start))
-    if width_of(line) + width_of(end) >= width:
-        end = (("graphs ", "dim"), *joined(graphs[:1]), (" ", ""))
-    return spread(line, end, width)
+    shorter = (
+        (("graphs ", "dim"), *joined(graphs[:1]), (" ", "")),
+        (*_graph("graph", header.decode_graph), (" ", "")),
+    )
+    for tail in (end, *shorter):
+        if width_of(line) + width_of(tail) < width:
+            return spread(line, tail, width)
+    return crop(line, width)
 
 
 def _graph(phase: str, state: GraphState) -> Line:

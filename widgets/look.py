@@ -98,7 +98,10 @@ class Look:
         if word == "tab":
             return self._ink("accent") + Style(bold=True, underline=self.colours == "ansi")
         if word[:1] in {"p", "t"} and word[1:].isdigit():
-            return Style(color=self._phase_colour(int(word[1:]), recede=0.42 if word[0] == "p" else 0.15))
+            phase = self.phase(int(word[1:]))
+            recedes = self.colours == "ansi" and word[0] == "p" and phase is not None and phase.kind != "work"
+            colour = self._phase_colour(int(word[1:]), recede=0.42 if word[0] == "p" else 0.15)
+            return Style(color=colour, dim=recedes or None)
         return Style()
 
     def _colour(self, name: str) -> Color:
