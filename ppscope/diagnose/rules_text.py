@@ -10,9 +10,8 @@ from ppscope.diagnose.graph_world import World
 from ppscope.sources.rules_model import Condition, GraphRule, RuleBook, conjunction, render
 
 WIDTH = 80
-_OPEN_SHOWN = 6
+_OPEN_LINES = 2
 Shared = dict[tuple[str, str], frozenset[Condition]]
-_MARKS = {"fires": "✖", "unknown": "?"}
 
 
 def report(world: World, decode: Answer, prefill: Answer) -> list[str]:
@@ -23,17 +22,14 @@ def report(world: World, decode: Answer, prefill: Answer) -> list[str]:
     lines = [f"sglang {book.version or '–'}  {where}"]
     for answer in (decode, prefill):
         lines += _answer_lines(answer, shared)
+    now = {id(item.rule) for answer in (decode, prefill) for item in answer.fired}
+    later = [item for answer in (decode, prefill) for item in _chain(answer) if id(item.rule) not in now]
+    lines += ["", *_section("These fire:", [*decode.fired, *prefill.fired], shared)]
+    lines += _section("These would fire once the first is gone:", later, shared)
     for answer in (decode, prefill):
-        lines += _section(f"{answer.phase}: rules that fire", answer.fired)
-        if answer.without is not None:
-            already = {id(item.rule) for item in answer.fired}
-            later = [item for item in answer.without.fired if id(item.rule) not in already]
-            lines += _section(f"{answer.phase}: would fire once the first is gone", later)
-    lines += _open_section(decode, prefill)
-    judged_off = sum(1 for rule in book.rules if rule.kind in ("flag", "setting", "default"))
-    lines += ["", f"{len(book.rules)} rules read ({judged_off} at start-up), --json lists all."]
-    if world.resolved is None:
-        lines.append("Settings nobody set are taken as this source's defaults; set them with --set.")
+        lines += _open_lines(answer)
+    unset = "; unset settings have their defaults" if world.resolved is None else ""
+    lines.append(_cut(f"{len(book.rules)} rules read, --json lists all{unset}"))
     return lines
 
 
@@ -100,35 +96,42 @@ def _leaves(condition: Condition) -> Iterator[Condition]:
         yield from _leaves(part)
 
 
-def _section(title: str, items: Sequence[Judged]) -> Iterator[str]:
-    if not items:
-        return
-    yield ""
-    yield title
+def _chain(answer: Answer) -> Iterator[Judged]:
+    """Rules that fire as one cause after the other is removed."""
+    rest = answer.without
+    while rest is not None:
+        yield from rest.fired
+        rest = rest.without
+
+
+def _section(title: str, items: Sequence[Judged], shared: Shared) -> Iterator[str]:
+    """A line or two for each cause; the writes one cause makes for both phases stand together."""
+    groups: dict[tuple[str, str, str | None], list[GraphRule]] = {}
     for item in items:
-        yield from _wrap(f"  {_MARKS.get(item.verdict, ' ')} {_place(item.rule)}  {item.rule.function}()", 6)
-        if item.rule.kind != "flag":
-            yield from _wrap(f"      if {item.rule.condition}", 9, lines=3)
-        if item.rule.message is not None:
-            yield from _wrap(f"      log: {item.rule.message}", 11, lines=2)
+        rules = groups.setdefault((item.rule.file, item.rule.condition, item.rule.message), [])
+        if item.rule not in rules:
+            rules.append(item.rule)
+    if groups:
+        yield title
+    for rules in groups.values():
+        first = rules[0]
+        others = "".join(f",{rule.line}" for rule in rules[1:])
+        yield _cut(f" ✖ {_place(first)}{others}  {short(first, shared)}")
+        if first.message is not None:
+            yield _cut(f"     log: {first.message}")
 
 
-def _open_section(decode: Answer, prefill: Answer) -> Iterator[str]:
-    """Rules that cannot be decided once what fires is gone, in few lines: what each hangs on, and where it stands."""
-    for answer in (decode, prefill):
-        last = answer
-        while last.without is not None:
-            last = last.without
-        if not last.undecided:
-            continue
-        yield ""
-        yield f"{answer.phase}: cannot be decided from settings ({len(last.undecided)})"
-        for item in last.undecided[:_OPEN_SHOWN]:
-            # The last name belongs to the innermost guard, the one that tells the rule from its neighbours.
-            names = ", ".join(reversed(item.undecided))
-            yield _cut(f"  ? {_place(item.rule).rsplit('/', 1)[-1]}  {names}")
-        if len(last.undecided) > _OPEN_SHOWN:
-            yield f"  … and {len(last.undecided) - _OPEN_SHOWN} more"
+def _open_lines(answer: Answer) -> list[str]:
+    """What the last word on a phase still hangs on, in three lines at most."""
+    last = answer
+    while last.without is not None:
+        last = last.without
+    if not last.undecided:
+        return []
+    # The last name belongs to the innermost guard, the one that tells the rule from its neighbours.
+    named = [f"{item.undecided[-1]} ({_place(item.rule).rsplit('/', 1)[-1]})" for item in last.undecided]
+    head = f"{answer.phase}, open ({len(named)}): "
+    return _wrap(head + ", ".join(name if len(name) <= 66 else name[:65] + "…" for name in named), 3, lines=_OPEN_LINES)
 
 
 def _place(rule: GraphRule) -> str:

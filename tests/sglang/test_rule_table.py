@@ -13,6 +13,7 @@ import pytest
 from ppscope.diagnose.graph_rules import answers, causes, judge
 from ppscope.diagnose.graph_world import World
 from ppscope.diagnose.rules_command import setting_value
+from ppscope.diagnose.rules_text import report
 from ppscope.sources.rules import read_rules
 from ppscope.sources.rules_model import GraphRule
 from tests.sglang.server import HOME
@@ -262,6 +263,18 @@ def test_dropping_the_flag_answers_for_the_attention_backend(version: str, backe
         assert "torch_native" in decode.without.fired[0].rule.condition
     else:
         assert decode.without.fired == ()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("backend", ["torch_native", "triton"])
+def test_the_text_fits_one_screen(version: str, backend: str) -> None:
+    world = World(
+        book(version), {"disable_cuda_graph": True, "attention_backend": backend, "pp_size": 8}, device="cuda"
+    )
+    lines = report(world, *answers(world))
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert "decode graphs: OFF because --disable-cuda-graph" in " ".join(" ".join(lines).split())
 
 
 @pytest.mark.parametrize(("version", "fires"), [("0.5.11", True), ("0.5.15", False), ("0.5.23", True)])
