@@ -132,3 +132,55 @@ def launch(command: tuple[str, ...], gpu_timing: bool) -> None:
     from ppscope.commands.launch import launch as run
 
     sys.exit(run(command, gpu_timing=gpu_timing))
+
+
+@main.command()
+@click.argument("pid", type=click.IntRange(min=1), required=False)
+@click.option("--json", "json_wanted", is_flag=True, help="One JSON object instead of text.")
+def doctor(pid: int | None, json_wanted: bool) -> None:
+    """Can I attach here? Checks every precondition and names the command that mends it.
+
+    With PID, or with the only server of this machine, its own preconditions are checked too.
+    """
+    from ppscope.commands.doctor import doctor as run
+
+    sys.exit(run(pid, json_wanted=json_wanted))
+
+
+@main.command()
+@_PID
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.5, 600),
+    default=5.0,
+    show_default=True,
+    help="How long to look; up to three times as long while evidence is missing.",
+)
+@_rate
+def check(pid: int | None, as_json: bool, seconds: float, rate_hz: float) -> None:
+    """What is wrong with the server that PID belongs to, and what to change; no screen."""
+    from ppscope.commands.check import check as run
+
+    sys.exit(run(pid, as_json=as_json, seconds=seconds, rate_hz=rate_hz))
+
+
+@main.command()
+@_PID
+@click.option("--source", metavar="DIR", help="The sglang package folder to read, instead of the server's own.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Judge as if a setting had this value.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+def rules(pid: int | None, source: str | None, changes: tuple[str, ...], as_json: bool) -> None:
+    """Every rule of an installed SGLang that turns a CUDA graph off, and which fire for these settings.
+
+    With --source no server is needed: ppscope rules --source DIR --set attention_backend=triton --set pp_size=8
+    """
+    settings = {}
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals or not key.strip():
+            raise click.BadParameter(f"{change!r} is not KEY=VALUE", param_hint="--set")
+        settings[key] = value
+    from ppscope.commands.rules import rules as run
+
+    sys.exit(run(pid, source=source, settings=settings, as_json=as_json))

@@ -104,6 +104,14 @@ class RankTimeline:
             total[phase] = total.get(phase, 0) + took
         return total
 
+    def whole_seconds(self, start_ns: int, end_ns: int) -> PhaseTimes:
+        """Nanoseconds per phase within a window, to the whole second at its edges: cheap over long windows."""
+        total: PhaseTimes = {}
+        for second in range(start_ns // _SECOND, end_ns // _SECOND + 1):
+            for phase, took in self._seconds.get(second, {}).items():
+                total[phase] = total.get(phase, 0) + took
+        return total
+
     def cells(self, start_ns: int, end_ns: int, columns: int) -> tuple[Cell, ...]:
         """The window cut into equal columns: each with the phase that filled most of it and its share of work."""
         if columns <= 0 or end_ns <= start_ns:

@@ -62,6 +62,13 @@ class Span(Value, frozen=True):
     stack: int | None
     micro_batch: int | None
     provenance: str
+    mode: str | None = None
+    """Forward mode of the batch at hand, in SGLang's name (`DECODE`, `EXTEND` …); by the probe alone."""
+    batch_size: int | None = None
+    """Requests of that batch."""
+    tokens: int | None = None
+    graph: str | None = None
+    """What became of the graph in this forward (`ppscope.probe.layout.GRAPHS`), None where no forward ended here."""
 
 
 class RankRow(Value, frozen=True):
@@ -113,6 +120,8 @@ class Load(Value, frozen=True):
     decode_share: float | None
     """Share of batches seen in the log (or of forward time) that were decode, 0–1."""
     source: str | None
+    running_provenance: str | None = None
+    """`exact` where the server counts it; `inferred` from slots × micro-batch size or open HTTP requests; None without a figure."""
 
 
 class GraphState(Value, frozen=True):

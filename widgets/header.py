@@ -40,7 +40,7 @@ def load_line(header: Header, occupancy: Occupancy, width: int) -> Line:
     load = header.load
     start: list[Line | Span | None] = [
         ((number(load.tokens_per_s, digits=1), "bold"), (" tok/s", "dim")),
-        ((number(load.running), "bold"), (" running", "dim")),
+        ((("≈" if load.running_provenance == "inferred" else "") + number(load.running), "bold"), (" running", "dim")),
         ((number(load.queued), "bold" if not load.queued else "warn bold"), (" queued", "dim")),
         (("decode ", "dim"), (percent(load.decode_share), "bold")),
     ]

@@ -77,7 +77,7 @@ class Collector:
         self._candidates = None
         self._announce(time.monotonic_ns())
         assert self._server is not None
-        self._sources = _sources(self.emit, self._rate_hz, self._observed)
+        self._sources = _sources(self.emit, self._rate_hz, self._observed, found)
         for source in self._sources:
             source.start(self._server)
 
@@ -174,9 +174,10 @@ def _differs(old: Server, new: Server) -> bool:
     return any(getattr(old, name) != getattr(new, name) for name in Server.__struct_fields__ if name != "at_ns")
 
 
-def _sources(emit: Emit, rate_hz: float, observed: Observed) -> list[Source]:
+def _sources(emit: Emit, rate_hz: float, observed: Observed, found: Found) -> list[Source]:
     from ppscope.sources.gpu import GpuSource
     from ppscope.sources.host import HostSource
+    from ppscope.sources.rules_source import RulesSource, where_of
     from ppscope.sources.server import ServerSource
     from ppscope.sources.stacks import StackSource
     from ppscope.sources.stacks_dumps import DumpSource
@@ -184,7 +185,8 @@ def _sources(emit: Emit, rate_hz: float, observed: Observed) -> list[Source]:
     stacks = StackSource(emit, rate_hz=rate_hz)
     dumps = DumpSource(emit, table=stacks.table)
     observed.rank_facts = dumps.rank_facts
-    return [stacks, dumps, HostSource(emit), GpuSource(emit), ServerSource(emit)]
+    rules = RulesSource(emit, lambda: where_of(found.sglang_path_here, found.launcher_pid))
+    return [stacks, dumps, HostSource(emit), GpuSource(emit), ServerSource(emit), rules]
 
 
 def _read_commands(fd: int, commands: queue.Queue[AnyCommand]) -> None:

@@ -15,12 +15,24 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from ppscope.records import AnyCommand, AnyRecord, Dropped, End, FrameDef, GpuDevice, Hello, Server, Settings, StackDef
+from ppscope.records import (
+    AnyCommand,
+    AnyRecord,
+    Dropped,
+    End,
+    FrameDef,
+    GpuDevice,
+    Hello,
+    Rules,
+    Server,
+    Settings,
+    StackDef,
+)
 
 MAGIC = b"PPSCOPE\x01"
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
-_KEEP = (Hello, Server, FrameDef, StackDef, GpuDevice, Settings, End)
+_KEEP = (Hello, Server, FrameDef, StackDef, GpuDevice, Settings, Rules, End)
 """Records that later ones refer to: kept when bulk is dropped, up to eight times the soft limit."""
 
 T = TypeVar("T")

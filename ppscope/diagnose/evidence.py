@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ppscope.diagnose.graph_rules import Answer
+from ppscope.diagnose.graph_state import Sizes
 from ppscope.records import BatchLog, GpuDevice, LogNote, RankKey, Server
 from ppscope.views import GraphState, Load, Occupancy
 
@@ -38,6 +40,8 @@ class RankEvidence(msgspec.Struct, frozen=True):
     host_cpu: float | None
     wait_share: float | None
     gpu: GpuEvidence | None
+    core: int | None = None
+    """The core the main thread ran on last."""
 
 
 class StageEvidence(msgspec.Struct, frozen=True):
@@ -55,9 +59,8 @@ class StageEvidence(msgspec.Struct, frozen=True):
 class Evidence(msgspec.Struct, frozen=True):
     """Everything a finding may rest on. `seconds` is the length of the window that was seen.
 
-    `requested` and `resolved` are the server's settings, None where they could not be read. `slot_requests` are the sizes of the decode
-    micro-batches in the log of late. `rules` answers whether graphs come on by the installed source, `captured_max` is the
-    largest captured decode size.
+    `requested` and `resolved` are the server's settings, None where they could not be read. `batches` are the window's lines of the
+    log, oldest first.
     """
 
     seconds: float
@@ -75,3 +78,23 @@ class Evidence(msgspec.Struct, frozen=True):
     """Mean requests of a decode micro-batch, from counters or the log; None where neither says it."""
     in_flight: int | None = None
     """Open generation requests at the HTTP server."""
+    active: bool | None = None
+    """Whether a forward pass was seen in the last seconds; None where no stacks were."""
+    running_at_least: int | None = None
+    """Requests that run at the very least, whatever the occupancy is."""
+    queued_s: float = 0.0
+    """For how long every reading of the queue has been above zero."""
+    replay_share: float | None = None
+    """Share of the window's decode passes that replayed a graph, by counters or the log's flags."""
+    replay_source: str | None = None
+    rule: Answer | None = None
+    """Whether decode graphs come on, by the installed source; None where it was not read."""
+    rules_problem: str = ""
+    captured: Sizes | None = None
+    """Batch sizes with a decode graph."""
+    layers: int | None = None
+    """Layers of the model, from its config.json or the partition that was asked for."""
+
+    def stage(self, pp: int) -> StageEvidence | None:
+        """The first data-parallel replica's stage."""
+        return next((stage for stage in self.stages if stage.pp == pp), None)

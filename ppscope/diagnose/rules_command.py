@@ -23,11 +23,14 @@ def run(
     resolved: Mapping[str, object] | None,
     device: str | None,
     as_json: bool,
+    *,
+    requested: Mapping[str, object] | None = None,
 ) -> int:
     """Print the rules of the sglang package at `source`; `settings` are what-if values over `resolved` (/server_info).
 
-    `device` is the observed platform (cuda, hip, cpu, …), None when nothing was observed. Returns 0 when no rule fires, 1
-    when one does, 3 when the folder is no sglang package or cannot be parsed.
+    `requested` is the command line, None where it was not seen. `device` is the observed platform (cuda, hip, cpu, …), None
+    when nothing was observed. Returns 0 when no rule fires, 1 when one does, 3 when the folder is no sglang package or cannot
+    be parsed.
     """
     try:
         book = read_rules(Path(source).expanduser())
@@ -36,7 +39,7 @@ def run(
         return 3
     asked = {setting_name(key): setting_value(text) for key, text in settings.items()}
     _warn_unknown(book, asked)
-    world = World(book, asked, None, resolved, device)
+    world = World(book, asked, requested, resolved, device)
     decode, prefill = answers(world)
     if as_json:
         print(json.dumps(as_object(world), indent=1))

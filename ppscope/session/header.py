@@ -26,7 +26,8 @@ def _state(session: Session, load: Load) -> str:
         return "recording"
     if session.server is None:
         return "attaching"
-    if session.server.state == "serving" and load.running == 0 and not load.queued:
+    idle = load.running == 0 or (session.server.pp_size > 1 and session.idle())
+    if session.server.state == "serving" and idle and not load.queued:
         return "idle"
     return session.server.state
 
@@ -41,13 +42,16 @@ def _notes(session: Session) -> tuple[SourceNote, ...]:
             (status.name, status.state, status.message),
             SourceNote(status.name, status.state, status.message, status.remedy, status.at_ns),
         )
+    problem = session.interned.table.problem
+    if problem is not None:
+        merged[("phases", "", "")] = SourceNote("phases", "degraded", problem, "mend or remove that file", 0)
     return tuple(merged.values())
 
 
 def build_header(session: Session, now_ns: int) -> Header:
     """The header as of now; unknown fields are None."""
     server, cost = session.server, session.cost
-    load = session.load.view(now_ns, session.settings.integer("decode_log_interval"))
+    load = session.load.view(now_ns, session.settings.integer("decode_log_interval"), session.occupancy().mean)
     decode, prefill = session.settings.graphs(session.load.recent_batches(now_ns), now_ns)
     return Header(
         model=server.model if server else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from ppscope.diagnose.running import estimate_running
 from ppscope.records import BatchLog, LoadSample, Metric
 from ppscope.views import Load
 
@@ -12,6 +13,7 @@ _FRESH_NS = {"metrics": 5_000_000_000, "loads": 8_000_000_000, "server_info": 30
 _PASSES = "sglang:cuda_graph_passes_total"
 _HISTORY = 600
 _BATCHES_NS = 60_000_000_000
+_SIZES_NS = 30_000_000_000
 
 
 class LoadState:
@@ -83,15 +85,46 @@ class LoadState:
         prefill = sum(1 for b in recent if b.mode == "prefill")
         return decode / (decode + prefill) if decode else None
 
-    def view(self, now_ns: int, log_interval: int | None) -> Load:
-        """The header's figures."""
+    def micro_batch(self, now_ns: int) -> float | None:
+        """Mean requests of a decode micro-batch: from counters, else of the log's decode lines of the last half minute."""
+        counted, _ = self._best("micro_batch", now_ns)
+        if counted is not None:
+            return float(counted)
+        lines = [line for line in self.batches if now_ns - line.at_ns <= _SIZES_NS and line.mode == "decode"]
+        sizes = [line.running for line in lines if line.running]
+        return sum(sizes) / len(sizes) if sizes else None
+
+    def in_flight(self, now_ns: int) -> int | None:
+        """Open generation requests at the HTTP server; None where nothing fresh says it."""
+        value, _ = self._best("in_flight", now_ns)
+        return None if value is None else int(value)
+
+    def queued_since(self, now_ns: int) -> int | None:
+        """Since when every fresh reading of the queue has been above zero; None while one is not, or none is fresh."""
+        since = None
+        for sample in reversed(self.history):
+            if sample.queued is None:
+                continue
+            if sample.queued == 0 or (since is None and now_ns - sample.at_ns > _FRESH_NS.get(sample.source, 0)):
+                break
+            since = sample.at_ns
+        return since
+
+    def view(self, now_ns: int, log_interval: int | None, occupied: float | None = None) -> Load:
+        """The header's figures; `occupied` are the micro-batch slots in use."""
         tokens_per_s, source = self._best("tokens_per_s", now_ns)
         running, running_source = self._best("running", now_ns)
         queued, _ = self._best("queued", now_ns)
+        provenance = "exact" if running is not None else None
+        if running is None:
+            whole = None if queued is None else int(queued)
+            running = estimate_running(occupied, self.micro_batch(now_ns), self.in_flight(now_ns), whole).estimate
+            provenance = "inferred" if running is not None else None
         return Load(
             tokens_per_s=None if tokens_per_s is None else float(tokens_per_s),
             running=None if running is None else int(running),
             queued=None if queued is None else int(queued),
             decode_share=self._decode_share(now_ns, log_interval),
             source=source or running_source,
+            running_provenance=provenance,
         )

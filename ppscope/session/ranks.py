@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ppscope.records import HostSamples, LoopSample, Rank, RankExit, StackSpans
 from ppscope.session.interned import Interned
@@ -11,7 +12,7 @@ from ppscope.timeline import RankTimeline
 from ppscope.views import PhaseStyle
 
 _STACK_KEEP_NS = 60 * 1_000_000_000
-_HOST_KEEP_NS = 10 * 1_000_000_000
+_HOST_KEEP_NS = 30 * 1_000_000_000
 _LOOP_SAMPLES = 4096
 
 Sampled = tuple[int, int, int]
@@ -32,6 +33,8 @@ class RankState:
         self.stopped = False
         self.threads_count: int | None = rank.threads
         self._host: deque[tuple[int, int]] = deque()
+        self._waits: deque[tuple[int, int]] = deque()
+        self.core: int | None = None
         self._pending_loops: list[LoopSample] = []
 
     @property
@@ -71,6 +74,10 @@ class RankState:
         self._pending_loops.append(record)
         self._mark_loops(interned)
 
+    def loops_since(self, since_ns: int) -> list[LoopSample]:
+        """Dumps since an instant, newest first."""
+        return list(takewhile(lambda sample: sample.at_ns >= since_ns, reversed(self.loop_samples)))
+
     def _mark_loops(self, interned: Interned) -> None:
         waiting = []
         for sample in self._pending_loops:
@@ -85,10 +92,14 @@ class RankState:
     def add_host(self, record: HostSamples) -> None:
         """Take in run times of the main thread."""
         self._host.extend(zip(record.at_ns, record.run_ns, strict=False))
-        while self._host and self._host[0][0] < self._host[-1][0] - _HOST_KEEP_NS:
-            self._host.popleft()
+        self._waits.extend(zip(record.at_ns[-1:], record.wait_ns[-1:], strict=False))
+        for kept in (self._host, self._waits):
+            while kept and kept[0][0] < kept[-1][0] - _HOST_KEEP_NS:
+                kept.popleft()
         if record.threads is not None:
             self.threads_count = record.threads
+        if record.processors:
+            self.core = record.processors[-1]
 
     def add_exit(self, record: RankExit) -> None:
         """Take note that the process ended, was stopped, or goes on."""
@@ -101,7 +112,15 @@ class RankState:
 
     def host_cpu(self, since_ns: int) -> float | None:
         """Share of one core that the main thread ran since then, None without two samples."""
-        rows = [row for row in self._host if row[0] >= since_ns]
-        if len(rows) < 2 or rows[-1][0] <= rows[0][0]:
-            return None
-        return (rows[-1][1] - rows[0][1]) / (rows[-1][0] - rows[0][0])
+        return _growth(self._host, since_ns)
+
+    def host_wait(self, since_ns: int) -> float | None:
+        """Share of the time since then in which the main thread was ready to run and had no core, None where not told."""
+        return _growth(self._waits, since_ns)
+
+
+def _growth(rows: deque[tuple[int, int]], since_ns: int) -> float | None:
+    first = next((row for row in rows if row[0] >= since_ns), None)
+    if first is None or rows[-1][0] <= first[0]:
+        return None
+    return (rows[-1][1] - first[1]) / (rows[-1][0] - first[0])

@@ -27,6 +27,7 @@ from ppscope.records import (
     Note,
     RankExit,
     RankKey,
+    Rules,
     Server,
     ServerGone,
     Settings,
@@ -34,12 +35,16 @@ from ppscope.records import (
     StackDef,
     StackSpans,
 )
+from ppscope.session.dumping import Dumping
+from ppscope.session.evidence import active
 from ppscope.session.gpus import Gpus
 from ppscope.session.header import build_header
 from ppscope.session.interned import Interned
+from ppscope.session.judging import Judging
 from ppscope.session.lag import Lag
 from ppscope.session.load import LoadState
 from ppscope.session.ranks import RankState
+from ppscope.session.rules import RulesState
 from ppscope.session.settings import SettingsState
 from ppscope.session.stages import StageRows, rank_times
 from ppscope.session.trees import thread_stacks
@@ -70,6 +75,10 @@ class Session:
         self.states: dict[RankKey, RankState] = {}
         self.sources: dict[tuple[str, RankKey | None], SourceStatus] = {}
         self.settings = SettingsState()
+        self.rules = RulesState()
+        self.started_ns = 0
+        self._judging = Judging()
+        self._dumping = Dumping()
         self.notes: list[Note] = []
         self.cost: Cost | None = None
         self.dropped = 0
@@ -86,16 +95,27 @@ class Session:
         records = self._stream.drain()
         for record in records:
             self._handlers[type(record)](record)
+            if self._judging.upto(self, self._newest_ns):
+                self._ask_for_dumps(self._newest_ns)
         return bool(records)
+
+    def _ask_for_dumps(self, now_ns: int) -> None:
+        if self.live and self.server is not None and self.end is None:
+            samples, active_now = self.occupancy(now_ns).samples, self.active(now_ns)
+            for command in self._dumping.wanted(self.server, samples, active_now, now_ns):
+                self._stream.send(command)
 
     def _on_hello(self, record: Hello) -> None:
         self.hello = record
         self._clock_offset_ns = record.mono_ns - self._clock()
-        self._newest_ns = record.mono_ns
+        self._newest_ns = self.started_ns = record.mono_ns
 
     def _on_server(self, record: Server) -> None:
         if self.server is None or self.server.launcher_pid != record.launcher_pid:
             self.states.clear()
+            self.started_ns = self._newest_ns
+            self.rules = RulesState()
+            self._judging.reset()
             self.gone = None
         self.server = record
         for rank in record.ranks:
@@ -146,6 +166,9 @@ class Session:
     def _on_settings(self, record: Settings) -> None:
         self.settings.add(record)
 
+    def _on_rules(self, record: Rules) -> None:
+        self.rules.add(record)
+
     def _on_source(self, record: SourceStatus) -> None:
         self.sources[(record.name, record.rank)] = record
 
@@ -190,7 +213,8 @@ class Session:
         now = self._clock() + self._clock_offset_ns
         return now - self._lag.behind_ns(now)
 
-    def _present_ns(self) -> int:
+    def present_ns(self) -> int:
+        """The node's present, or the end of what was seen."""
         return self._newest_ns if not self.live or self.end is not None else self._clock() + self._clock_offset_ns
 
     def extent(self) -> tuple[int, int]:
@@ -205,7 +229,7 @@ class Session:
 
     def screen(self) -> Screen:
         """Everything the main screen draws now."""
-        now = self._present_ns()
+        now = self.present_ns()
         server = self.server
         stages = self._rows.build(
             self.states.values(), server.device if server else None, bool(server and server.emulated), self.now_ns()
@@ -218,7 +242,7 @@ class Session:
             header=build_header(self, now),
             stages=stages,
             occupancy=occupied,
-            findings=(),
+            findings=self._judging.findings,
             gpus=self.gpus.rows(now, placed),
             settings=self.settings.rows(server, occupied, batches, now),
         )
@@ -230,14 +254,28 @@ class Session:
         seen = sum(sum(rank.values()) for rank in times)
         return sum(rank.get(other, 0) for rank in times) / seen if seen else None
 
-    def occupancy(self) -> Occupancy:
-        """Micro-batch slots in use over the last minute, by the dumps of all stages."""
-        since = self.now_ns() - _OCCUPANCY_NS
+    def active(self, now_ns: int) -> bool | None:
+        """Whether a forward pass was seen in the last seconds before an instant; None where no stacks were."""
+        return active(self.states.values(), self._table.styles, now_ns)
+
+    def idle(self) -> bool:
+        """Whether stacks were seen of late and no forward pass among them."""
+        return self.active(self.now_ns()) is False
+
+    def stage_busy(
+        self, pp: int, host_forward: float | None, device: str | None, now_ns: int
+    ) -> tuple[float | None, str | None]:
+        """Busy share of a stage with its source; see StageRows.busy."""
+        return self._rows.busy(pp, host_forward, device, now_ns)
+
+    def occupancy(self, now_ns: int | None = None) -> Occupancy:
+        """Micro-batch slots in use over the minute before an instant (None: now), by the dumps of all stages."""
+        since = (self.now_ns() if now_ns is None else now_ns) - _OCCUPANCY_NS
         seen = [
             slot
             for state in self.states.values()
-            for sample in state.loop_samples
-            if sample.at_ns >= since and self.interned.meaning(sample.stack).needs_batch
+            for sample in state.loops_since(since)
+            if self.interned.meaning(sample.stack).needs_batch
             if (slot := self.interned.micro_batch(sample)) is not None
         ]
         return occupancy(seen, self.settings.slots(self.server))
@@ -285,5 +323,5 @@ _HANDLERS: dict[type, str] = {
     StackSpans: "_on_spans", LoopSample: "_on_loop", HostSamples: "_on_host", RankExit: "_on_exit", ServerGone: "_on_gone",
     GpuDevice: "_on_gpu", GpuSample: "_on_gpu_sample", LoadSample: "_on_load", BatchLog: "_on_batch", LogNote: "_on_log_note",
     Metric: "_on_metric", Settings: "_on_settings", SourceStatus: "_on_source", Cost: "_on_cost", Dropped: "_on_dropped",
-    Note: "_on_note", End: "_on_end",
+    Note: "_on_note", End: "_on_end", Rules: "_on_rules",
 }  # fmt: skip

@@ -47,6 +47,11 @@ class SettingsState:
         """What the server says it resolved; None when it has not answered."""
         return self._by_origin["resolved"].values if "resolved" in self._by_origin else None
 
+    @property
+    def model(self) -> dict[str, object] | None:
+        """What the model's own config.json says; None when it could not be read."""
+        return self._by_origin["model"].values if "model" in self._by_origin else None
+
     def integer(self, name: str) -> int | None:
         """A setting as resolved, or as asked; None where neither says it."""
         for values in (self.resolved, self.requested):

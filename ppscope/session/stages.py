@@ -14,7 +14,7 @@ from ppscope.views import PhaseStyle, RankRow, StageRow
 
 WINDOW_NS = 5_000_000_000
 """Shares in the stage rows are over the last five seconds of what was seen."""
-_FORWARD = ("replay", "eager", "graph_input", "prepare", "sample")
+FORWARD = ("replay", "eager", "graph_input", "prepare", "sample")
 """Phases of the forward pass: on a CPU server, where it is synchronous, their time is busy time."""
 _METRIC_FRESH_NS = 30_000_000_000
 
@@ -63,13 +63,14 @@ class StageRows:
 
     def __init__(self, styles: Sequence[PhaseStyle], gpus: Gpus, load: LoadState) -> None:
         self._work = {index for index, style in enumerate(styles) if style.kind == "work"}
-        self._forward = {index for index, style in enumerate(styles) if style.name in _FORWARD}
+        self._forward = {index for index, style in enumerate(styles) if style.name in FORWARD}
         self._gpus = gpus
         self._load = load
 
-    def _busy(
+    def busy(
         self, pp: int, host_forward: float | None, device: str | None, now: int
     ) -> tuple[float | None, str | None]:
+        """Busy share of a stage and where it is from; `host_forward` counts on a CPU server alone."""
         at, occupancy = self._load.occupancy.get(pp, (0, 0.0))
         if at and now - at <= _METRIC_FRESH_NS:
             return occupancy, "metric"
@@ -95,7 +96,7 @@ class StageRows:
             seen = sum(total.values())
             work = sum(total.get(phase, 0) for phase in self._work) / seen if seen else None
             forward = sum(total.get(phase, 0) for phase in self._forward) / seen if seen else None
-            busy, busy_source = self._busy(pp, forward, device, now_ns)
+            busy, busy_source = self.busy(pp, forward, device, now_ns)
             rows.append(
                 StageRow(
                     dp=dp,

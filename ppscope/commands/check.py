@@ -1,0 +1,110 @@
+"""`check`: look for some seconds, then say what is wrong; no screen."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from ppscope import exits
+from ppscope.collect.client import CollectorProcess
+from ppscope.commands.live import complain, wait_for_server
+from ppscope.diagnose.check_report import CheckReport, to_json
+from ppscope.diagnose.check_text import render
+from ppscope.diagnose.findings import judge
+from ppscope.diagnose.occupancy import GOOD
+from ppscope.records import End
+from ppscope.session import Session
+from ppscope.session.dumping import burst
+from ppscope.session.evidence import gather
+
+EXTEND = 3
+"""At most this many times the asked seconds, while evidence is still missing."""
+_AGAIN_S = 3.0
+_AGAIN_DUMPS = 32
+
+
+def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> int:
+    """Print the findings of the server of a pid; returns the exit code."""
+    arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
+    stream = CollectorProcess(arguments)
+    session = Session(stream)
+    try:
+        end = wait_for_server(session, stream)
+        if end is None:
+            end = look(session, stream, seconds)
+        if end is not None:
+            complain(end.message or end.reason, end.remedy)
+            return end.exit_code or exits.CANNOT_ATTACH
+        report = report_of(session)
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    finally:
+        session.close()
+    show(json.dumps(to_json(report), indent=2) + "\n" if as_json else render(report))
+    return exits.FINDINGS if report.alarms else exits.OK
+
+
+def look(session: Session, stream: CollectorProcess, seconds: float) -> End | None:
+    """Take in records until enough was seen; an End record instead says why it will not be."""
+    started = time.monotonic()
+    asked = started
+    while True:
+        stream.wait(0.2)
+        session.poll()
+        now = time.monotonic()
+        if session.gone is not None or (session.server is not None and session.server.state == "gone"):
+            return End(0, "target_gone", "the server ended before enough was seen", exit_code=exits.TARGET_ENDED)
+        if session.end is not None:
+            gone = session.end.reason == "target_gone"
+            return session.end if not gone else End(0, "target_gone", session.end.message, exit_code=exits.TARGET_ENDED)
+        if now - started >= seconds and (now - started >= EXTEND * seconds or not missing(session)):
+            return None
+        if session.server is not None and now - asked >= _AGAIN_S and "slots" in missing(session):
+            asked = now
+            for command in burst(session.server, _AGAIN_DUMPS):
+                session.send(command)
+
+
+def missing(session: Session) -> set[str]:
+    """What is worth a longer look: the server's answers, the samples for slots, the rules that explain graphs."""
+    now = session.present_ns()
+    server = session.server
+    if server is None or server.state == "loading":
+        return {"server"}
+    lacks = set()
+    http = session.sources.get(("http", None))
+    if session.settings.resolved is None and (http is None or http.state in ("ok", "degraded")):
+        lacks.add("settings")
+    active = session.active(now)
+    slots = session.settings.slots(server)
+    if active is None:
+        lacks.add("stacks")
+    elif active and server.pp_size > 1 and slots is not None and session.occupancy(now).samples < GOOD:
+        lacks.add("slots")
+    decode, _ = session.settings.graphs(session.load.recent_batches(now), now)
+    explained = session.rules.book is not None or bool(session.rules.problem) or server.emulated
+    if active and decode.resolved == "off" and not explained:
+        lacks.add("rules")
+    return lacks
+
+
+def report_of(session: Session) -> CheckReport:
+    """Judge everything that was seen since the attach, once."""
+    now = session.present_ns()
+    evidence = gather(session, now, max(now - session.started_ns, 1))
+    assert evidence is not None, "the server is known"
+    cost = session.cost
+    return CheckReport(
+        evidence=evidence,
+        findings=tuple(judge(evidence)),
+        overhead_cores=cost.own_cores + cost.children_cores if cost else None,
+        host=session.hello.host if session.hello else "",
+    )
+
+
+def show(text: str) -> None:
+    """Write to stdout; an ASCII terminal gets escapes instead of an error."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()

@@ -1,0 +1,165 @@
+"""The result of `ppscope check` as plain text, at most 80 columns wide, to paste into an issue."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable
+
+from ppscope.diagnose.check_report import CheckReport
+from ppscope.diagnose.evidence import Evidence, StageEvidence
+from ppscope.diagnose.occupancy import ENOUGH
+from ppscope.views import Finding, GraphState
+
+WIDTH = 80
+_UNKNOWN = "–"
+_SIGNS = {"high": "✖", "medium": "▲", "info": "·"}
+_CURL = re.compile(r"curl -X POST \S+ -H '[^']*' -d '[^']*'")
+
+
+def render(report: CheckReport) -> str:
+    """What was seen, then the findings, gravest first."""
+    evidence = report.evidence
+    lines = [*_head(report), *_graphs(evidence), "", *_stages(evidence), ""]
+    for finding in report.findings:
+        lines += [*_finding(finding), ""]
+    if not report.findings:
+        lines += [_nothing(evidence), ""]
+    if report.overhead_cores is not None:
+        lines.append(f"seen for {evidence.seconds:.0f} s at a cost of {report.overhead_cores:.2f} core")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _nothing(evidence: Evidence) -> str:
+    if evidence.server.state != "serving":
+        return f"The server is {evidence.server.state}: nothing to measure yet."
+    if evidence.active is False:
+        return "The server is idle: nothing to measure. Send it requests and check again."
+    if evidence.active is None:
+        return "No stacks were seen, so nothing can be said of the pipeline."
+    return "Nothing found."
+
+
+def _head(report: CheckReport) -> list[str]:
+    evidence = report.evidence
+    server, load, slots = evidence.server, evidence.load, evidence.occupancy
+    layout = f"PP{server.pp_size}×TP{server.tp_size}" + (f"×DP{server.dp_size}" if server.dp_size > 1 else "")
+    parts = [
+        _clean(server.model or "model –"),
+        f"sglang {_clean(server.version or _UNKNOWN)}",
+        layout,
+        f"{_clean(report.host)} pid {server.launcher_pid}".strip(),
+        *(["emulated"] if server.emulated else []),
+    ]
+    about = "≈" if load.running_provenance == "inferred" else ""
+    facts = [
+        f"{_number(load.tokens_per_s, 1)} tok/s",
+        f"{about if load.running is not None else ''}{_number(load.running)} running",
+        f"{_number(load.queued)} queued",
+    ]
+    if slots.slots is not None:
+        few = f", too few to say (needs {ENOUGH})" if slots.mean is None else ""
+        facts.append(f"slots {_number(slots.mean, 1)} of {slots.slots} ({slots.samples} samples{few})")
+    return [*_fit(" · ".join(parts)), *_fit(" · ".join(facts))]
+
+
+def _graphs(evidence: Evidence) -> list[str]:
+    return [_graph(name, state) for name, state in (("decode", evidence.decode), ("prefill", evidence.prefill))]
+
+
+def _graph(name: str, state: GraphState) -> str:
+    source = f" ({state.observed_source})" if state.observed is not None and state.observed_source else ""
+    return (
+        f"{name + ' graphs':<15} requested {state.requested or _UNKNOWN} · resolved {state.resolved or _UNKNOWN}"
+        f" · observed {state.observed or _UNKNOWN}{source}"
+    )
+
+
+def _stages(evidence: Evidence) -> list[str]:
+    lines = [f"{'stage':<7}{'gpu':<8}{'power':>13}{'util':>7}{'busy':>7}  host phases"]
+    for stage in evidence.stages:
+        label = f"PP{stage.pp}" if evidence.server.dp_size < 2 else f"D{stage.dp}PP{stage.pp}"
+        room = WIDTH - 44
+        phases = ", ".join(f"{name} {share:.0%}" for name, share in _top(stage, 3)) or _UNKNOWN
+        while len(phases) > room and ", " in phases:
+            phases = phases.rpartition(", ")[0]
+        lines.append(
+            f"{label:<7}{_gpus(stage):<8}{_power(stage):>13}{_util(stage):>7}{_share(stage.busy):>7}  {phases}"
+        )
+    return lines
+
+
+def _top(stage: StageEvidence, count: int) -> list[tuple[str, float]]:
+    return sorted(stage.phases.items(), key=lambda pair: -pair[1])[:count]
+
+
+def _gpus(stage: StageEvidence) -> str:
+    indices = sorted({rank.gpu.index for rank in stage.ranks if rank.gpu is not None})
+    text = ",".join(map(str, indices)) or _UNKNOWN
+    return text if len(text) < 8 else f"{indices[0]}–{indices[-1]}"
+
+
+def _power(stage: StageEvidence) -> str:
+    powers = [rank.gpu.power_w for rank in stage.ranks if rank.gpu is not None and rank.gpu.power_w is not None]
+    limits = [rank.gpu.power_limit_w for rank in stage.ranks if rank.gpu is not None and rank.gpu.power_limit_w]
+    if not powers:
+        return _UNKNOWN
+    limit = f"/{sum(limits) / len(limits):.0f}" if limits else ""
+    return f"{sum(powers) / len(powers):.0f}{limit} W"
+
+
+def _util(stage: StageEvidence) -> str:
+    utils = [
+        rank.gpu.util_percent for rank in stage.ranks if rank.gpu is not None and rank.gpu.util_percent is not None
+    ]
+    return f"{sum(utils) / len(utils):.0f} %" if utils else _UNKNOWN
+
+
+def _share(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value * 100:.0f} %"
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return _UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+def _finding(finding: Finding) -> list[str]:
+    stage = "" if finding.stage is None else f" (stage {finding.stage})"
+    lines = _fit(
+        f"{_SIGNS.get(finding.severity, '·')} {finding.id}{stage}, {finding.severity}: {finding.summary}", "    "
+    )
+    for line in finding.evidence:
+        lines += _fit(f"    {line}", "      ")
+    lines += [line for file, number in finding.source for line in _fit(f"    at sglang/{file}:{number}", "      ")]
+    return [*lines, *_remedy(finding.remedy)]
+
+
+def _remedy(text: str) -> list[str]:
+    """Wrapped text; a curl command on lines of its own that can be pasted."""
+    lines: list[str] = []
+    start = 0
+    for match in _CURL.finditer(text):
+        lines += _fit(f"    {'→ ' if not lines else '  '}{text[start : match.start()].strip()}", "      ")
+        lines += [f"      {part}" for part in _continued(match[0])]
+        start = match.end()
+    rest = text[start:].lstrip(". ").strip()
+    if rest:
+        lines += _fit(f"    {'→ ' if not lines else '  '}{rest}", "      ")
+    return lines
+
+
+def _continued(command: str) -> Iterable[str]:
+    head, header, body = re.split(r" (?=-[Hd] ')", command)
+    return (f"{head} \\", f"  {header} \\", f"  {body}")
+
+
+def _fit(line: str, indent: str = "  ") -> list[str]:
+    line = _clean(line)
+    if len(line) <= WIDTH:
+        return [line]
+    first = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(line.strip(), WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _clean(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,0 +1,37 @@
+"""The catalogue: what may be claimed of a server, gravest first. Every entry is a pure function of the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ppscope.diagnose import bubbles, gpus, graphs, host, pipeline, queue
+from ppscope.diagnose.evidence import Evidence
+from ppscope.views import Finding
+
+Judge = Callable[[Evidence], Finding | None]
+
+CATALOGUE: tuple[Judge, ...] = (
+    queue.queue_blocked,
+    pipeline.serial,
+    graphs.disabled,
+    graphs.batch_over_captured,
+    graphs.eager_decode,
+    pipeline.imbalance,
+    bubbles.bubbles,
+    bubbles.last_stage_sync,
+    host.cpu_bound,
+    gpus.throttled,
+    gpus.idle_while_serving,
+    gpus.spinning,
+    pipeline.too_few_requests,
+)
+"""In the order they are shown in, within a severity. `graphs.eager_leak` comes from traces alone (ppscope.trace.findings)."""
+_SEVERITY = {"high": 0, "medium": 1, "info": 2}
+
+
+def judge(evidence: Evidence) -> list[Finding]:
+    """Every finding the evidence bears out, gravest first. A server that serves nothing has none but a blocked queue."""
+    if evidence.server.state != "serving":
+        return []
+    found = [finding for entry in CATALOGUE if (finding := entry(evidence)) is not None]
+    return sorted(found, key=lambda finding: _SEVERITY.get(finding.severity, len(_SEVERITY)))

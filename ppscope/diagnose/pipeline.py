@@ -1,0 +1,148 @@
+"""Is the pipeline a pipeline: occupied slots, too few requests, uneven stages."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from ppscope.diagnose import say
+from ppscope.diagnose.evidence import Evidence
+from ppscope.diagnose.layers import VARIABLE, balanced_split
+from ppscope.diagnose.predict import predicted
+from ppscope.diagnose.whatif import Change
+from ppscope.views import Finding
+
+SLACK = 1.12
+"""Two equally used slots of four are estimated as up to 2.1 from twenty samples; three as 2.4 and more."""
+IMBALANCE = 1.3
+LEAST_BUSY = 0.1
+"""Below this share on the busiest stage there is too little work to compare."""
+
+
+def is_serial(evidence: Evidence) -> bool:
+    """Whether the requests would fill the slots and sit in half of them or fewer."""
+    slots, mean = evidence.occupancy.slots, evidence.occupancy.mean
+    if slots is None or slots < 2 or mean is None or evidence.active is False:
+        return False
+    return mean <= max(slots / 2 * SLACK, 1.0) and (_enough(evidence, slots) is True)
+
+
+def _enough(evidence: Evidence, slots: int) -> bool | None:
+    """Whether there are requests enough to fill the slots; None where it is not known."""
+    if evidence.running_at_least is not None and evidence.running_at_least >= slots:
+        return True
+    running = evidence.load.running
+    return None if running is None else running >= slots
+
+
+def serial(evidence: Evidence) -> Finding | None:
+    """Requests enough for every slot sit in few of them, so the stages take turns."""
+    slots, mean = evidence.occupancy.slots, evidence.occupancy.mean
+    if not is_serial(evidence) or slots is None or mean is None:
+        return None
+    running = evidence.load.running or evidence.running_at_least or slots
+    queued = evidence.load.queued or 0
+    wanted = math.ceil((running + queued) / slots)
+    limit = say.number(evidence, "pp_max_micro_batch_size")
+    lines = [f"occupied slots {mean:.1f} of {slots}, {evidence.occupancy.samples} samples (sampled)"]
+    if evidence.micro_batch is not None:
+        lines.append(
+            f"{evidence.micro_batch:.0f} requests in a decode micro-batch, about {running} running and {queued} queued (inferred)"
+        )
+    if limit is not None:
+        takes = "one slot may take them all" if limit >= running else f"one slot takes up to {limit}"
+        lines.append(f"pp_max_micro_batch_size is {limit}: {takes}")
+    where = round(mean)
+    return Finding(
+        id="pipeline.serial",
+        severity="high",
+        stage=None,
+        summary=f"{running} requests sit in {where} of {slots} micro-batch slots: the stages take turns",
+        evidence=tuple(lines),
+        remedy=_serial_remedy(evidence, slots, wanted, limit),
+        provenance="sampled",
+    )
+
+
+def _serial_remedy(evidence: Evidence, slots: int, wanted: int, limit: int | None) -> str:
+    cap = f"at most {wanted} × {slots} = {wanted * slots} requests run then, more wait in the queue"
+    if limit is not None and limit <= wanted:
+        return (
+            f"--pp-max-micro-batch-size is {limit} already, so no flag spreads these requests: they were admitted together, and"
+            " new ones will fill the other slots."
+        )
+    body = json.dumps({"server_args": {"pp_max_micro_batch_size": wanted}})
+    gain = predicted(evidence, Change(slots_used=min(slots, max(evidence.load.running or slots, 1))))
+    text = (
+        f"--pp-max-micro-batch-size {wanted} ({cap}). On the running server, for requests admitted from then on:"
+        f" curl -X POST {say.url(evidence, '/set_internal_state')} -H 'Content-Type: application/json' -d '{body}'"
+    )
+    return f"{text}. {gain}" if gain else text
+
+
+def too_few_requests(evidence: Evidence) -> Finding | None:
+    """Fewer requests run than there are slots: the pipeline cannot be full, whatever the flags."""
+    slots, running = evidence.occupancy.slots, evidence.load.running
+    if slots is None or slots < 2 or running is None or evidence.active is not True:
+        return None
+    if not 0 < running < slots or (evidence.running_at_least or 0) >= slots or evidence.load.queued:
+        return None
+    lines = [
+        f"{say.plural(running, 'request')} running ({evidence.load.running_provenance}), {slots} micro-batch slots"
+    ]
+    if evidence.occupancy.mean is not None:
+        lines.append(
+            f"occupied slots {evidence.occupancy.mean:.1f} of {slots}, {evidence.occupancy.samples} samples (sampled)"
+        )
+    return Finding(
+        id="load.too_few_requests",
+        severity="info",
+        stage=None,
+        summary=f"{say.plural(running, 'request')} for {slots} micro-batch slots: stages must wait for each other",
+        evidence=tuple(lines),
+        remedy="No flag helps: send more requests at once, or use tensor parallelism or fewer stages for this load.",
+        provenance=evidence.load.running_provenance or "inferred",
+    )
+
+
+def imbalance_ratio(evidence: Evidence) -> float | None:
+    """The busiest stage's busy share ÷ the mean of all; None without busy evidence for every stage."""
+    busy = say.busy_by_stage(evidence)
+    if busy is None or len(busy) < 2 or max(busy.values()) < LEAST_BUSY:
+        return None
+    return max(busy.values()) / (sum(busy.values()) / len(busy))
+
+
+def imbalance(evidence: Evidence) -> Finding | None:
+    """One stage is much busier than the others: it sets the pace."""
+    ratio, busy = imbalance_ratio(evidence), say.busy_by_stage(evidence)
+    if ratio is None or ratio < IMBALANCE or busy is None or evidence.active is False:
+        return None
+    stage = max(busy, key=busy.__getitem__)
+    shares = ", ".join(f"{pp}: {share:.0%}" for pp, share in busy.items())
+    lines = [f"busy share by stage: {shares} ({say.busy_source(evidence)})"]
+    layers = [found.layers for pp in busy if (found := evidence.stage(pp)) is not None and found.layers is not None]
+    split = None
+    if len(layers) == len(busy):
+        lines.append(f"layers by stage: {', '.join(map(str, layers))}")
+        split = balanced_split(layers, list(busy.values()))
+    if split is not None and list(split) != layers:
+        text = ",".join(map(str, split))
+        remedy = f"{VARIABLE}={text} in the server's environment (needs a restart; the model's layers must sum up to {sum(split)})."
+        gain = predicted(evidence, Change(layers=split))
+        remedy = f"{remedy} {gain}" if gain else remedy
+    else:
+        share = sum(busy.values()) / len(busy) / busy[stage]
+        remedy = (
+            f"Leave stage {stage} about {share:.0%} of its layers and give the rest to the others: {VARIABLE}=n0,n1,… in the"
+            " server's environment sets the layers of each stage (needs a restart)."
+        )
+    return Finding(
+        id="pipeline.imbalance",
+        severity="medium",
+        stage=stage,
+        summary=f"stage {stage} is busy {ratio:.1f} times the mean: it sets the pace of the pipeline",
+        evidence=tuple(lines),
+        remedy=remedy,
+        provenance=say.busy_provenance(evidence),
+    )

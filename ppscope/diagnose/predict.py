@@ -1,0 +1,121 @@
+"""What a change would bring, from measured stage times: a simulation calibrated by the present throughput."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ppscope.diagnose import say
+from ppscope.diagnose.evidence import Evidence, StageEvidence
+from ppscope.diagnose.layers import layer_cost
+from ppscope.diagnose.whatif import Change, Pipeline, Stage, spread, tokens_per_s
+
+RANGE = 0.2
+TRUSTED = 0.5
+"""The model of the present server must give its measured throughput to within this share, or nothing is predicted."""
+_LAUNCH = ("replay", "eager", "graph_input", "prepare", "sample")
+_HOST = ("schedule", "postprocess", "intake", "send")
+
+
+class Prediction(NamedTuple):
+    """Tokens a second now and after the change, with its range and what it rests on."""
+
+    now: float
+    then: float
+    low: float
+    high: float
+    assumptions: tuple[str, ...]
+
+
+def predict(evidence: Evidence, change: Change) -> Prediction | None:
+    """Tokens a second after a change; None without busy evidence, throughput, slots and the size of a micro-batch.
+
+    Host time is divided by the passes a second, busy time as well; the ratio of two simulations scales the measured throughput.
+    """
+    now = evidence.load.tokens_per_s
+    before = present(evidence)
+    if before is None or not now:
+        return None
+    modelled = tokens_per_s(before)
+    if not modelled or abs(modelled - now) > TRUSTED * now:
+        return None
+    after = changed(evidence, before, change)
+    if after is None:
+        return None
+    then = now * tokens_per_s(after) / modelled
+    assumptions = ["the same load"]
+    if change.slots_used is not None:
+        assumptions.append("a forward pass takes as long for fewer requests")
+    if change.layers is not None:
+        assumptions.append("time goes with layers")
+    if before.synchronous and any(stage.core is not None for stage in before.stages):
+        assumptions.append("stages keep to the cores they are on")
+    return Prediction(now, then, then * (1 - RANGE), then * (1 + RANGE), tuple(assumptions))
+
+
+def predicted(evidence: Evidence, change: Change) -> str:
+    """The prediction in a sentence; empty where there is none."""
+    found = predict(evidence, change)
+    if found is None:
+        return ""
+    return (
+        f"Predicted: {found.low:.0f}–{found.high:.0f} tokens/s instead of {found.now:.0f}, assuming"
+        f" {' and '.join(found.assumptions)}."
+    )
+
+
+def present(evidence: Evidence) -> Pipeline | None:
+    """The server as it is, as a pipeline to simulate; None where a figure is missing."""
+    busy, slots, occupied = say.busy_by_stage(evidence), evidence.occupancy.slots, evidence.occupancy.mean
+    size, rate = evidence.micro_batch, evidence.load.tokens_per_s
+    if busy is None or slots is None or occupied is None or not size or not rate or evidence.server.dp_size > 1:
+        return None
+    depth = slots - evidence.server.pp_size
+    if depth < 0 or len(busy) != evidence.server.pp_size or max(busy.values()) <= 0:
+        return None
+    passes_per_s = rate / size
+    synchronous = evidence.stages[0].busy_source == "host"
+    stages = tuple(
+        _stage(found, busy[found.pp] / passes_per_s, passes_per_s, synchronous=synchronous)
+        for found in evidence.stages
+        if found.dp == evidence.stages[0].dp
+    )
+    used = max(1, min(slots, round(occupied)))
+    return Pipeline(stages, spread(max(round(size * used), used), slots, used), depth, synchronous)
+
+
+def _stage(stage: StageEvidence, forward_s: float, passes_per_s: float, *, synchronous: bool) -> Stage:
+    launch = 0.0 if synchronous else sum(stage.phases.get(name, 0.0) for name in _LAUNCH)
+    host = sum(stage.phases.get(name, 0.0) for name in _HOST)
+    first = stage.ranks[0] if stage.ranks else None
+    core = first.core if first is not None and synchronous else None
+    return Stage(forward_s, launch / passes_per_s, host / passes_per_s, 0.0, core)
+
+
+def changed(evidence: Evidence, before: Pipeline, change: Change) -> Pipeline | None:
+    """The pipeline after a change; None where the change needs what is not known."""
+    stages, slots, depth = before.stages, before.slots, before.depth
+    requests = sum(slots)
+    used = sum(1 for size in slots if size)
+    if change.depth is not None:
+        depth = change.depth
+    if change.slots_used is not None:
+        used = change.slots_used
+    if (change.depth, change.slots_used) != (None, None):
+        slots = spread(
+            requests,
+            len(stages) + depth,
+            used if change.slots_used is not None or used < len(slots) else used + depth - before.depth,
+        )
+    if change.layers is not None:
+        layers = [found.layers for stage in range(len(stages)) if (found := evidence.stage(stage)) and found.layers]
+        cost = layer_cost(layers, [stage.forward_s for stage in stages])
+        if cost is None or len(change.layers) != len(stages):
+            return None
+        stages = tuple(
+            stage._replace(forward_s=fixed + each * count)
+            for stage, (fixed, each), count in zip(stages, cost, change.layers, strict=True)
+        )
+    if change.graphs:
+        # The GPU's own work stays; the host no longer launches kernel by kernel.
+        stages = tuple(stage._replace(launch_s=0.0) for stage in stages)
+    return before._replace(stages=stages, slots=slots, depth=depth)

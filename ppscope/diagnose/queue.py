@@ -1,0 +1,38 @@
+"""Requests wait and nothing runs."""
+
+from __future__ import annotations
+
+from ppscope.diagnose import say
+from ppscope.diagnose.evidence import Evidence
+from ppscope.views import Finding
+
+BLOCKED_S = 5.0
+
+
+def queue_blocked(evidence: Evidence) -> Finding | None:
+    """The queue holds requests all the time, and no stage was seen with a batch."""
+    queued = evidence.load.queued
+    seen = [rank.seen_s for stage in evidence.stages for rank in stage.ranks]
+    if not queued or evidence.queued_s < BLOCKED_S or evidence.active is not False or not seen:
+        return None
+    if evidence.load.tokens_per_s:
+        return None
+    limit = say.number(evidence, "max_running_requests")
+    remedy = "Look at the server's log for the reason; restart it if a request is stuck."
+    if limit is not None and limit < max(evidence.server.pp_size, 2):
+        remedy = (
+            f"Raise --max-running-requests (it is {limit}): with fewer than one request a stage a pending chunked prefill can"
+            " block the queue (SGLang PR #23006)."
+        )
+    return Finding(
+        id="server.queue_blocked",
+        severity="high",
+        stage=None,
+        summary=f"{say.plural(queued, 'request')} queued and no stage has a batch",
+        evidence=(
+            f"the queue was above zero in every reading of {evidence.queued_s:.0f} s ({evidence.load.source})",
+            f"no forward pass in the last seconds on any of {say.plural(len(evidence.stages), 'stage')} (sampled stacks)",
+        ),
+        remedy=remedy,
+        provenance="sampled",
+    )

@@ -1,0 +1,36 @@
+"""How many requests run, where SGLang's own counts are those of one micro-batch.
+
+Under pipeline parallelism the gauge, `/v1/loads` and the log all give the size of the slot at hand (0.5.6 to 0.5.23). So the
+running requests are the occupied slots times the mean micro-batch, checked against the open requests at the HTTP server.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Running(NamedTuple):
+    """`at_least` holds whatever the occupancy is; `estimate` is the best guess. None where nothing says it."""
+
+    at_least: int | None
+    estimate: int | None
+
+
+def estimate_running(
+    occupied: float | None, micro_batch: float | None, in_flight: int | None, queued: int | None
+) -> Running:
+    """Running requests of a server with several stages.
+
+    `occupied` are slots in use, `micro_batch` mean requests of a decode pass, `in_flight` open HTTP requests (one may carry
+    several prompts, then it is smaller than the micro-batch and is not believed).
+    """
+    if in_flight == 0:
+        return Running(0, 0)
+    open_now = None if in_flight is None else max(in_flight - (queued or 0), 0)
+    lower = [value for value in (open_now, None if micro_batch is None else round(micro_batch)) if value is not None]
+    at_least = max(lower, default=None)
+    if open_now is not None and (micro_batch is None or open_now >= micro_batch - 0.5):
+        return Running(at_least, open_now)
+    if occupied is None or micro_batch is None:
+        return Running(at_least, None)
+    return Running(at_least, max(at_least or 0, round(occupied * micro_batch)))

@@ -1,0 +1,177 @@
+"""Evidence for the findings: what a session holds about the last seconds, summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from ppscope.diagnose.evidence import Evidence, GpuEvidence, RankEvidence, StageEvidence
+from ppscope.diagnose.graph_state import captured_sizes
+from ppscope.diagnose.layers import stage_layers
+from ppscope.diagnose.running import estimate_running
+from ppscope.records import BatchLog, GpuSample
+from ppscope.session.gpus import Gpus
+from ppscope.session.ranks import RankState
+from ppscope.session.stages import FORWARD
+from ppscope.sources.gpu_reasons import throttle_names
+from ppscope.timeline import PhaseTimes
+from ppscope.views import PhaseStyle
+
+if TYPE_CHECKING:
+    from ppscope.session.session import Session
+
+WINDOW_NS = 30_000_000_000
+ACTIVE_NS = 6_000_000_000
+
+
+def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidence | None:
+    """The evidence of the window that ends now; None while no server is known."""
+    server = session.server
+    if server is None:
+        return None
+    since = max(now_ns - window_ns, session.started_ns)
+    stages = _stages(session, since, now_ns)
+    settings = session.settings
+    batches = [line for line in session.load.recent_batches(now_ns) if line.at_ns >= since]
+    decode, prefill = settings.graphs(batches, now_ns)
+    occupied = session.occupancy(now_ns)
+    load = session.load.view(now_ns, settings.integer("decode_log_interval"), occupied.mean)
+    micro_batch, in_flight = session.load.micro_batch(now_ns), session.load.in_flight(now_ns)
+    running = estimate_running(occupied.mean, micro_batch, in_flight, load.queued)
+    at_least = load.running if load.running_provenance == "exact" else running.at_least
+    queued_since = session.load.queued_since(now_ns)
+    share, source = _replays(session, batches, since)
+    rule = session.rules.answer(server, settings.requested, settings.resolved)
+    model = settings.model or {}
+    layers = stage_layers(server.pp_size, model.get("num_hidden_layers"), settings.requested, server.version)
+    per_stage = dict(enumerate(layers)) if layers else {}
+    return Evidence(
+        seconds=max(now_ns - since, 0) / 1e9,
+        server=server,
+        stages=tuple(_with_layers(stage, per_stage.get(stage.pp)) for stage in stages),
+        load=load,
+        occupancy=occupied,
+        decode=decode,
+        prefill=prefill,
+        requested=settings.requested,
+        resolved=settings.resolved,
+        batches=tuple(batches),
+        log_notes=tuple(settings.notes),
+        micro_batch=micro_batch,
+        in_flight=in_flight,
+        active=active(session.states.values(), session.phases(), now_ns),
+        running_at_least=at_least,
+        queued_s=(now_ns - queued_since) / 1e9 if queued_since is not None else 0.0,
+        replay_share=share,
+        replay_source=source,
+        rule=rule,
+        rules_problem=session.rules.problem,
+        captured=captured_sizes(settings.resolved, settings.notes),
+        layers=sum(layers) if layers else None,
+    )
+
+
+def active(states: Iterable[RankState], styles: Sequence[PhaseStyle], now_ns: int) -> bool | None:
+    """Whether any rank was seen in a forward pass in the last seconds; None where no stacks were seen then."""
+    forward = {index for index, style in enumerate(styles) if style.name in FORWARD}
+    seen = False
+    for state in states:
+        if state.newest_ns is None or now_ns - state.newest_ns > ACTIVE_NS:
+            continue
+        times = state.timeline.whole_seconds(state.newest_ns - ACTIVE_NS, state.newest_ns)
+        if any(times.get(phase) for phase in forward):
+            return True
+        seen = seen or bool(times)
+    return False if seen else None
+
+
+def _with_layers(stage: StageEvidence, layers: int | None) -> StageEvidence:
+    return StageEvidence(stage.dp, stage.pp, stage.ranks, stage.phases, stage.busy, stage.busy_source, layers)
+
+
+def _stages(session: Session, since_ns: int, now_ns: int) -> list[StageEvidence]:
+    names = [style.name for style in session.phases()]
+    device = session.server.device if session.server else None
+    found = []
+    ordered = sorted(session.states.values(), key=lambda state: state.rank.key)
+    for (dp, pp), group in groupby(ordered, key=lambda state: (state.rank.key.dp, state.rank.key.pp)):
+        members = list(group)
+        total: PhaseTimes = {}
+        for state in members:
+            for phase, took in state.timeline.whole_seconds(since_ns, now_ns).items():
+                total[phase] = total.get(phase, 0) + took
+        phases = _named(total, names)
+        forward = sum(phases.get(name, 0.0) for name in FORWARD) if phases else None
+        busy, source = session.stage_busy(pp, forward, device, now_ns)
+        ranks = tuple(_rank(state, session.gpus, names, since_ns, now_ns) for state in members)
+        found.append(StageEvidence(dp, pp, ranks, phases, busy, source))
+    return found
+
+
+def _named(times: PhaseTimes, names: Sequence[str]) -> dict[str, float]:
+    seen = sum(times.values())
+    return {names[phase]: took / seen for phase, took in times.items()} if seen else {}
+
+
+def _rank(state: RankState, gpus: Gpus, names: Sequence[str], since_ns: int, now_ns: int) -> RankEvidence:
+    times = state.timeline.whole_seconds(since_ns, now_ns)
+    gpu = state.rank.gpu
+    return RankEvidence(
+        key=state.rank.key,
+        pid=state.rank.pid,
+        alive=state.alive,
+        seen_s=sum(times.values()) / 1e9,
+        phases=_named(times, names),
+        host_cpu=state.host_cpu(since_ns),
+        wait_share=state.host_wait(since_ns),
+        gpu=_gpu(gpus, gpu.index if gpu else None, since_ns),
+        core=state.core,
+    )
+
+
+def _gpu(gpus: Gpus, index: int | None, since_ns: int) -> GpuEvidence | None:
+    samples = gpus.since(index, since_ns)
+    if index is None or not samples:
+        return None
+    newest, device = samples[-1], gpus.devices.get(index)
+    return GpuEvidence(
+        index=index,
+        samples=len(samples),
+        power_w=_mean(sample.power_w for sample in samples),
+        power_limit_w=_first(newest.power_limit_w, device.power_limit_w if device else None),
+        util_percent=_mean(sample.util_percent for sample in samples),
+        throttled=_throttled(samples),
+        sm_clock_mhz=_mean(sample.sm_clock_mhz for sample in samples),
+        sm_clock_max_mhz=device.sm_clock_max_mhz if device else None,
+        pcie_gen=newest.pcie_gen,
+        pcie_width=newest.pcie_width,
+        device=device,
+    )
+
+
+def _throttled(samples: Sequence[GpuSample]) -> tuple[tuple[str, float], ...]:
+    told = [sample.throttle_reasons for sample in samples if sample.throttle_reasons is not None]
+    counts: dict[str, int] = {}
+    for mask in told:
+        for name in throttle_names(mask):
+            counts[name] = counts.get(name, 0) + 1
+    return tuple(sorted(((name, count / len(told)) for name, count in counts.items()), key=lambda pair: -pair[1]))
+
+
+def _replays(session: Session, batches: Sequence[BatchLog], since_ns: int) -> tuple[float | None, str | None]:
+    passes: Mapping[str, float] = session.load.passes_since(since_ns)
+    replayed, eager = passes.get("decode_cuda_graph", 0.0), passes.get("decode_none", 0.0)
+    if replayed + eager > 0:
+        return replayed / (replayed + eager), "metrics"
+    flags = [line.graph for line in batches if line.mode == "decode" and line.graph is not None]
+    return (flags.count(True) / len(flags), "log") if flags else (None, None)
+
+
+def _mean(values: Iterable[float | int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
