@@ -1,4 +1,4 @@
-"""GET requests to the observed server: bounded in time and size, never a redirect, never a health endpoint.
+"""Requests to the observed server: bounded in time and size, never a redirect, never a health endpoint.
 
 `/health` and `/health_generate` run a request through an idle pipeline (SGLang 0.5.6 to 0.5.23, `http_server.py`), so this
 client refuses to ask them.
@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 CONNECT_S = 0.5
@@ -131,9 +131,16 @@ class HttpClient:
         self._open: set[_DeadlineSocket] = set()
         self._closed = False
 
-    @contextmanager
-    def get(self, path: str, read_s: float = READ_S) -> Iterator[Reply]:
+    def get(self, path: str, read_s: float = READ_S) -> AbstractContextManager[Reply]:
         """Ask for `path`, with `read_s` seconds for the whole answer. Raises HttpError."""
+        return self._ask("GET", path, None, read_s)
+
+    def post(self, path: str, body: bytes, read_s: float = READ_S) -> AbstractContextManager[Reply]:
+        """Send a JSON body to `path`, with `read_s` seconds for the whole answer. Raises HttpError."""
+        return self._ask("POST", path, body, read_s)
+
+    @contextmanager
+    def _ask(self, method: str, path: str, body: bytes | None, read_s: float) -> Iterator[Reply]:
         if path.lstrip("/").startswith("health"):
             raise ValueError("health endpoints run a request on the server")
         wire: _DeadlineSocket | None = None
@@ -144,7 +151,9 @@ class HttpClient:
             headers = {"Accept": "*/*", "Connection": "close", "User-Agent": "ppscope"}
             if key := self._key():
                 headers["Authorization"] = f"Bearer {key}"
-            connection.request("GET", path, headers=headers)
+            if body is not None:
+                headers["Content-Type"] = "application/json"
+            connection.request(method, path, body, headers)
             with connection.getresponse() as response:
                 yield Reply(response)
         except TimeoutError as error:
