@@ -11,12 +11,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.screen import Screen
-from textual.theme import Theme
 from textual.widgets import Input
 
 from ppscope.app_drill import CandidatesLevel
 from ppscope.app_paint import Painter
 from ppscope.app_state import State
+from ppscope.app_theme import CSS, THEMES
 from ppscope.feed import Feed
 from ppscope.keys import KEYS
 from ppscope.records import Attach
@@ -24,24 +24,13 @@ from ppscope.widgets.gantt import Gantt, Labels
 from ppscope.widgets.help import HelpScreen
 from ppscope.widgets.lines import LineView
 from ppscope.widgets.listing import Pane
-from ppscope.widgets.look import DARK, LIGHT, Look, Palette
+from ppscope.widgets.look import Look
 from ppscope.widgets.panel_stacks import StackKey
 from ppscope.widgets.text import Span
 
 TICK_S = 0.1
 MESSAGE_TICKS = 30
 SMALLEST = (80, 24)
-
-
-def _theme(name: str, palette: Palette, dark: bool) -> Theme:
-    return Theme(
-        name=name, primary=palette.hex("accent"), foreground=palette.hex("text"), background=palette.hex("background"),
-        surface=palette.hex("raised"), panel=palette.hex("raised"), success=palette.hex("good"),
-        warning=palette.hex("warn"), error=palette.hex("bad"), accent=palette.hex("accent"), dark=dark,
-    )  # fmt: skip
-
-
-THEMES = (_theme("ppscope-dark", DARK, True), _theme("ppscope-light", LIGHT, False))
 
 
 def _bindings() -> list[BindingType]:
@@ -59,17 +48,7 @@ class PpscopeApp(App[None]):
     raises OSError. The caller closes the feed.
     """
 
-    CSS = """
-    Screen { layout: vertical; overflow: hidden; background: $background; }
-    #main { height: 100%; }
-    #header, #strip, #legend, #tabs, #footer { width: 100%; height: 1; }
-    #header { height: 2; }
-    #lanes { width: 100%; }
-    #labels { height: 100%; width: auto; }
-    .tall #lanes, .tall #tabs { margin-top: 1; }
-    #small { height: 100%; width: 100%; display: none; }
-    #filter { height: 1; border: none; padding: 0 1; display: none; background: $background; }
-    """
+    CSS = CSS
     BINDINGS = _bindings()
     COMMAND_PALETTE_BINDING = "ctrl+p"
     ALLOW_SELECT = False
@@ -261,7 +240,7 @@ class PpscopeApp(App[None]):
         self.paint()
 
     def _deeper_in_panel(self, key: object) -> None:
-        level = self.painter.below(key, leaf=self.painter.is_leaf(key))
+        level = self.painter.below(key)
         if level is not None:
             self.state.levels.append(level)
         elif isinstance(key, StackKey) and key.path:

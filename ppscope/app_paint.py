@@ -10,7 +10,6 @@ from textual.containers import Horizontal
 from ppscope.app_drill import STACK_SECONDS, Level, RankLevel, SourceLevel
 from ppscope.app_lanes import NOTHING
 from ppscope.app_state import State
-from ppscope.views import StackNode
 from ppscope.widgets.cells import lane_line
 from ppscope.widgets.chrome import PANELS, axis, crumbs_line, footer_line, legend_line, tabs_line
 from ppscope.widgets.gantt import Gantt, Labels
@@ -186,22 +185,9 @@ class Painter:
             return gpus_listing(screen.gpus, width)
         return server_listing(screen.settings, screen.header.load, state.history, state.filter, width)
 
-    def is_leaf(self, key: object) -> bool:
-        """Whether a stack node calls nothing else that is shown."""
-        node = self._node(key)
-        return node is not None and not node.children
-
-    def _node(self, key: object) -> StackNode | None:
-        if not isinstance(key, StackKey) or not key.path or self.state.rank is None:
-            return None
-        for thread in self.state.feed.stacks(self.state.rank, STACK_SECONDS):
-            if thread.tid == key.tid:
-                return _find(thread.root, key.path)
-        return None
-
-    def below(self, key: object, leaf: bool) -> Level | None:
+    def below(self, key: object) -> Level | None:
         """The level under an item of a panel: a stack's leaf has a source line."""
-        if isinstance(key, StackKey) and leaf and self.state.rank is not None:
+        if isinstance(key, StackKey) and key.leaf and self.state.rank is not None:
             return SourceLevel(self.state.rank, key.frame)
         return None
 
@@ -246,15 +232,3 @@ class Painter:
 def _is_work(look: Look, index: int) -> bool:
     phase = look.phase(index)
     return phase is not None and phase.kind == "work"
-
-
-def _find(root: StackNode, path: tuple[tuple[str, str, int | None], ...]) -> StackNode | None:
-    """The node at the end of a path that starts anywhere in the unbranched top of the tree."""
-    node: StackNode | None = root
-    while node is not None and (node.function, node.file, node.line) != path[0]:
-        node = node.children[0] if node.children else None
-    for step in path[1:]:
-        if node is None:
-            return None
-        node = next((child for child in node.children if (child.function, child.file, child.line) == step), None)
-    return node

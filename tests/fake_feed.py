@@ -100,7 +100,8 @@ def _tree(phase: int) -> StackNode:
             "run_batch", "sglang/srt/managers/scheduler.py", 4733, 0.21, 0.01, phase,
             node(
                 "forward_decode", "sglang/srt/model_executor/model_runner.py", 2284, 0.18, 0.02, phase,
-                node("forward", "sglang/srt/models/deepseek_v2.py", 1866, 0.12, 0.12, phase),
+                node("_call_impl", "torch/nn/modules/module.py", 1784, 0.12, 0.0, phase,
+                     node("forward", "sglang/srt/models/deepseek_v2.py", 1866, 0.12, 0.12, phase)),
                 node("forward", "sglang/srt/layers/moe/fused_moe_triton/layer.py", 913, 0.04, 0.04, phase),
             ),
         ),

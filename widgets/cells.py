@@ -87,11 +87,10 @@ def _span(cell: Cell, width: int, label: str, look: Look) -> list[Span]:
     if phase is None:
         return [(" ", "")] * width
     role = f"p{cell.phase}"
-    plain = look.ascii or look.colours == "none" or phase.kind != "work"
     spans: list[Span] = [("e", "bad bold")] if cell.mark == "eager" else []
     if len(label) + len(spans) <= width:
         spans = [*((char, f"{role} bold") for char in label), *spans]
-    return [*spans, *([(_glyph(phase, look) if plain else "▆", role)] * (width - len(spans)))]
+    return [*spans, *([(_glyph(phase, look).replace("█", "▇"), role)] * (width - len(spans)))]
 
 
 def tiles(spans: Sequence[Span], count: int) -> list[Line]:

@@ -55,8 +55,6 @@ def legend_line(
     for place, index in enumerate(order):
         phase = look.phases[index]
         glyph = phase.ascii if look.ascii else phase.glyph
-        if phase.kind == "work" and not look.ascii and look.colours != "none":
-            glyph = "▆"
         item: list[Span] = [(glyph[:1], f"p{index}"), (f" {clean(phase.label)}", "dim"), ("  ", "")]
         more = f"+{len(order) - place} in ?"
         if width_of(spans) + width_of(item) > room - (0 if place == len(order) - 1 else len(more)):

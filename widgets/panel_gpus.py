@@ -25,7 +25,7 @@ def gpus_listing(rows: Sequence[GpuPanelRow], width: int) -> Listing:
 def _columns(wide: int, width: int) -> list[tuple[str, int]]:
     columns = [
         ("gpu", 5), ("power W", wide + 11), ("util", wide + 7), ("memory GiB", 13), ("temp", 6), ("SM MHz", 8),
-        ("throttle", 16), ("ranks", 12), ("pcie rx/tx MB/s", 17), ("pcie gen", 10), ("mem MHz", 9),
+        ("throttle", 16), ("ranks", 16), ("pcie rx/tx MB/s", 17), ("pcie gen", 10), ("mem MHz", 9),
     ]  # fmt: skip
     used = 0
     shown = []
@@ -59,7 +59,7 @@ def _line(row: GpuPanelRow, wide: int, width: int) -> Line:
         "pcie rx/tx MB/s": [(right(_pcie(row), 17), role)],
         "pcie gen": [(right(_link(row), 10), role)],
         "throttle": [_throttle(row)],
-        "ranks": [(left("  " + _ranks(row), 12), role or "dim")],
+        "ranks": [(left("  " + _ranks(row), 16), role or "dim")],
     }
     return tuple(span for name, _ in _columns(wide, width) for span in values[name])
 

@@ -12,12 +12,16 @@ from ppscope.widgets.text import Line, bar, clean, cut_left, width_of
 LEAST_SHARE = 0.005
 BAR = 8
 
+WRAPPERS = frozenset({"_wrapped_call_impl", "_call_impl", "wrapper", "decorate_context", "inner", "_fn", "__call__"})
+"""Functions that only call another one; they are left out of the tree unless time is spent in them. Copies keep them."""
+
 
 class StackKey(NamedTuple):
-    """A node of a thread's tree by the frames that lead to it."""
+    """A node of a thread's tree by the frames that lead to it; a `leaf` calls nothing that is shown."""
 
     tid: int
     path: tuple[tuple[str, str, int | None], ...]
+    leaf: bool = False
 
     @property
     def frame(self) -> tuple[str, str, int | None]:
@@ -82,14 +86,18 @@ def _walk(
     if text and not _matches(node, text):
         return
     here = (*path, (node.function, node.file, node.line))
-    key = StackKey(tid, here)
+    children = [child for child in sorted(node.children, key=lambda child: -child.total) if child.total >= LEAST_SHARE]
+    if children and node.own < LEAST_SHARE and node.function.rsplit(".", 1)[-1] in WRAPPERS:
+        for child in children:
+            _walk(items, tid, here, child, depth, closed, text, width)
+        return
+    key = StackKey(tid, here, leaf=not children)
     is_closed = key in closed
     items.append(Item((_line(node, depth, is_closed, width),), key, stack_text(here, node)))
     if is_closed:
         return
-    for child in sorted(node.children, key=lambda child: -child.total):
-        if child.total >= LEAST_SHARE:
-            _walk(items, tid, here, child, depth + 1, closed, text, width)
+    for child in children:
+        _walk(items, tid, here, child, depth + 1, closed, text, width)
 
 
 def _line(node: StackNode, depth: int, closed: bool, width: int) -> Line:

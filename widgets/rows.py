@@ -48,10 +48,10 @@ def stage_name(stage: StageRow, several_dp: bool) -> str:
     return f"D{stage.dp}·PP{stage.pp}" if several_dp else f"PP{stage.pp}"
 
 
-def rank_name(key: RankKey, several_dp: bool = False) -> str:
-    """`PP3 TP1`, with the data-parallel rank in front where there are several."""
+def rank_name(key: RankKey) -> str:
+    """`PP3 TP1`, with the data-parallel rank in front of all but the first replica's."""
     name = f"PP{key.pp} TP{key.tp}"
-    return f"DP{key.dp} {name}" if several_dp else name
+    return f"DP{key.dp} {name}" if key.dp else name
 
 
 def stage_rows(

@@ -145,6 +145,15 @@ async def test_stacks_close_and_open_and_a_leaf_leads_to_its_source_line() -> No
         assert "cuda/streams.py:231" in run.text("pane")
 
 
+async def test_wrappers_are_left_out_of_the_tree_but_not_of_the_copy() -> None:
+    async with running() as run:
+        await run.press("3", "tab", *["down"] * 7)
+        assert "_call_impl" not in run.text("pane")
+        with patch.object(PpscopeApp, "copy_to_clipboard") as copy:
+            await run.press("y")
+        assert "_call_impl (torch/nn/modules/module.py:1784)\nforward (" in copy.call_args.args[0]
+
+
 async def test_stacks_follow_the_cursor() -> None:
     async with running() as run:
         await run.press("3", "down", "down")

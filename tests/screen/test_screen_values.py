@@ -141,8 +141,8 @@ def test_a_cell_shows_the_share_of_work_as_height() -> None:
 
 def test_a_span_names_its_micro_batch_once_where_its_work_begins() -> None:
     cells = [Cell(3, 1.0, 7), *[Cell(REPLAY, 1.0, 7)] * 3, Cell(WAIT_STAGE, 0.0, 7), *[Cell(REPLAY, 1.0, 12)] * 4]
-    assert _line(cells, 5 * MS) == "7▆▆▆░12▆▆"
-    assert _line([Cell(REPLAY, 1.0, 12)], 5 * MS) == "▆"
+    assert _line(cells, 5 * MS) == "7▇▇▇░12▇▇"
+    assert _line([Cell(REPLAY, 1.0, 12)], 5 * MS) == "▇"
 
 
 def test_an_eager_launch_is_marked_at_every_zoom() -> None:
