@@ -252,6 +252,13 @@ class LaunchRow(Value, frozen=True):
     line: int | None
     reason: str | None
     provenance: str
+    mode: str | None = None
+    """Forward mode of the batch at hand, in SGLang's name (`DECODE`, `EXTEND` …); by the probe alone."""
+    batch_size: int | None = None
+    """Requests of that batch."""
+    tokens: int | None = None
+    graph: str | None = None
+    """What became of the graph in this forward (`ppscope.probe.layout.GRAPHS`), None where no forward ended here."""
 
 
 class Screen(Value, frozen=True):

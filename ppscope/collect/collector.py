@@ -177,6 +177,7 @@ def _differs(old: Server, new: Server) -> bool:
 def _sources(emit: Emit, rate_hz: float, observed: Observed, found: Found) -> list[Source]:
     from ppscope.sources.gpu import GpuSource
     from ppscope.sources.host import HostSource
+    from ppscope.sources.probe import ProbeSource
     from ppscope.sources.rules_source import RulesSource, where_of
     from ppscope.sources.server import ServerSource
     from ppscope.sources.stacks import StackSource
@@ -186,7 +187,7 @@ def _sources(emit: Emit, rate_hz: float, observed: Observed, found: Found) -> li
     dumps = DumpSource(emit, table=stacks.table)
     observed.rank_facts = dumps.rank_facts
     rules = RulesSource(emit, lambda: where_of(found.sglang_path_here, found.launcher_pid))
-    return [stacks, dumps, HostSource(emit), GpuSource(emit), ServerSource(emit), rules]
+    return [stacks, dumps, HostSource(emit), GpuSource(emit), ServerSource(emit), ProbeSource(emit), rules]
 
 
 def _read_commands(fd: int, commands: queue.Queue[AnyCommand]) -> None:

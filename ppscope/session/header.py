@@ -69,6 +69,6 @@ def build_header(session: Session, now_ns: int) -> Header:
         notes=_notes(session),
         emulated=bool(server and server.emulated),
         dropped=session.dropped,
-        provenance="sampled",
+        provenance=session.provenance(now_ns),
         candidates=session.gone.candidates if session.gone else (),
     )

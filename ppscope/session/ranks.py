@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import takewhile
 
-from ppscope.records import HostSamples, LoopSample, Rank, RankExit, StackSpans
+from ppscope.records import HostSamples, LoopSample, ProbeSpans, Rank, RankExit, StackSpans
+from ppscope.session.exact import ExactRank, better
 from ppscope.session.interned import Interned
-from ppscope.timeline import RankTimeline
+from ppscope.timeline import PhaseTimes, RankTimeline
 from ppscope.views import PhaseStyle
 
 _STACK_KEEP_NS = 60 * 1_000_000_000
@@ -24,7 +25,9 @@ class RankState:
 
     def __init__(self, rank: Rank, styles: Sequence[PhaseStyle]) -> None:
         self.rank = rank
+        self._styles = styles
         self.timeline = RankTimeline(styles)
+        self.exact: ExactRank | None = None
         self.threads: dict[int, deque[Sampled]] = {}
         self.thread_names: dict[int, str] = {}
         self.loop_samples: deque[LoopSample] = deque(maxlen=_LOOP_SAMPLES)
@@ -61,6 +64,29 @@ class RankState:
         if main:
             self.newest_ns = max(self.newest_ns or 0, record.end_ns)
             self._mark_loops(interned)
+
+    def add_probe(self, record: ProbeSpans) -> None:
+        """Take in what the probe timed; from then on it stands before what was sampled."""
+        if self.exact is None:
+            self.exact = ExactRank(self._styles)
+        self.exact.add(record)
+
+    def seen_ns(self) -> int | None:
+        """End of the newest data, sampled or exact."""
+        exact = self.exact.newest_ns if self.exact is not None else None
+        return exact if self.newest_ns is None else self.newest_ns if exact is None else max(exact, self.newest_ns)
+
+    def extents(self) -> list[tuple[int, int]]:
+        """(oldest start, newest end) of what was sampled and of what was timed."""
+        exact = self.exact.timeline.extent if self.exact is not None else None
+        return [extent for extent in (self.timeline.extent, exact) if extent is not None]
+
+    def times(self, start_ns: int, end_ns: int) -> tuple[PhaseTimes, bool]:
+        """Phase times of a window, and whether they are exact: they are where the probe has seen as much of it as the stacks."""
+        sampled = self.timeline.times(start_ns, end_ns)
+        if self.exact is not None and better(exact := self.exact.timeline.times(start_ns, end_ns), sampled):
+            return exact, True
+        return sampled, False
 
     def _is_main(self, record: StackSpans) -> bool:
         main_tid = self.rank.main_tid

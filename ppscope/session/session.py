@@ -25,6 +25,7 @@ from ppscope.records import (
     LoopSample,
     Metric,
     Note,
+    ProbeSpans,
     RankExit,
     RankKey,
     Rules,
@@ -37,6 +38,7 @@ from ppscope.records import (
 )
 from ppscope.session.dumping import Dumping
 from ppscope.session.evidence import active
+from ppscope.session.exact import gpu_lane, host_lane, spans
 from ppscope.session.gpus import Gpus
 from ppscope.session.header import build_header
 from ppscope.session.interned import Interned
@@ -131,8 +133,17 @@ class Session:
             state.add_spans(record, self.interned)
             self._seen(record.end_ns)
             self._lag.note(
-                self._clock() + self._clock_offset_ns, (s.newest_ns for s in self.states.values() if s.alive)
+                self._clock() + self._clock_offset_ns, (s.seen_ns() for s in self.states.values() if s.alive)
             )
+
+    def _on_probe(self, record: ProbeSpans) -> None:
+        state = self.states.get(record.rank)
+        if state is not None:
+            # Before it is taken in: so old is a rank's newest data when the next arrives.
+            now = self._clock() + self._clock_offset_ns
+            self._lag.note(now, (s.seen_ns() for s in self.states.values() if s.alive))
+            state.add_probe(record)
+            self._seen(record.ends_ns[-1])
 
     def _on_loop(self, record: LoopSample) -> None:
         if record.rank in self.states:
@@ -219,7 +230,7 @@ class Session:
 
     def extent(self) -> tuple[int, int]:
         """Oldest and newest instant kept."""
-        extents = [extent for state in self.states.values() if (extent := state.timeline.extent)]
+        extents = [extent for state in self.states.values() for extent in state.extents()]
         now = self.now_ns()
         return min((extent[0] for extent in extents), default=now), max(now, *(e[1] for e in extents), now)
 
@@ -250,13 +261,18 @@ class Session:
     def other_share(self) -> float | None:
         """Share of the last seconds' stacks that no phase rule names, over all ranks; None while nothing was seen."""
         other, now = self._table.other, self.now_ns()
-        times = [rank_times(state, now) for state in self.states.values()]
+        times = [rank_times(state, now)[0] for state in self.states.values()]
         seen = sum(sum(rank.values()) for rank in times)
         return sum(rank.get(other, 0) for rank in times) / seen if seen else None
 
     def active(self, now_ns: int) -> bool | None:
         """Whether a forward pass was seen in the last seconds before an instant; None where no stacks were."""
         return active(self.states.values(), self._table.styles, now_ns)
+
+    def provenance(self, now_ns: int) -> str:
+        """`exact` while every living rank is timed by the probe, else `sampled`."""
+        alive = [state for state in self.states.values() if state.alive]
+        return "exact" if alive and all(rank_times(state, now_ns)[1] for state in alive) else "sampled"
 
     def idle(self) -> bool:
         """Whether stacks were seen of late and no forward pass among them."""
@@ -266,11 +282,17 @@ class Session:
         self, pp: int, host_forward: float | None, device: str | None, now_ns: int
     ) -> tuple[float | None, str | None]:
         """Busy share of a stage with its source; see StageRows.busy."""
-        return self._rows.busy(pp, host_forward, device, now_ns)
+        members = [state for state in self.states.values() if state.rank.key.pp == pp]
+        return self._rows.busy(pp, host_forward, device, now_ns, members)
 
     def occupancy(self, now_ns: int | None = None) -> Occupancy:
-        """Micro-batch slots in use over the minute before an instant (None: now), by the dumps of all stages."""
-        since = (self.now_ns() if now_ns is None else now_ns) - _OCCUPANCY_NS
+        """Micro-batch slots in use over the minute before an instant (None: now): by the launches of each round, else by dumps."""
+        until = self.now_ns() if now_ns is None else now_ns
+        since = until - _OCCUPANCY_NS
+        counted = [state.exact.launches(since, until) for state in self.states.values() if state.exact is not None]
+        launches, rounds = sum(pair[0] for pair in counted), sum(pair[1] for pair in counted)
+        if rounds:
+            return Occupancy(self.settings.slots(self.server), launches / rounds, launches, "exact")
         seen = [
             slot
             for state in self.states.values()
@@ -283,16 +305,18 @@ class Session:
     def lanes(self, start_ns: int, end_ns: int, columns: int, ranks: Sequence[RankKey] | None = None) -> list[Lane]:
         """Gantt rows; see ppscope.feed.Feed."""
         keys = ranks if ranks is not None else sorted(key for key in self.states if key.tp == 0)
-        return [
-            Lane(key, "host", "sampled", self.states[key].timeline.cells(start_ns, end_ns, columns))
-            for key in keys
-            if key in self.states
-        ]
+        rows: list[Lane] = []
+        for key in keys:
+            if (state := self.states.get(key)) is not None:
+                rows.append(host_lane(key, state.exact, state.timeline, start_ns, end_ns, columns))
+                on_gpu = gpu_lane(key, state.exact, start_ns, end_ns, columns)
+                rows += [on_gpu] if on_gpu is not None else []
+        return rows
 
     def spans(self, rank: RankKey, start_ns: int, end_ns: int) -> list[Span]:
         """Single spans of a rank's main thread, in order."""
         state = self.states.get(rank)
-        return list(state.timeline.spans(start_ns, end_ns)) if state else []
+        return spans(state.exact, state.timeline, start_ns, end_ns) if state else []
 
     def stacks(self, rank: RankKey, seconds: float) -> list[ThreadStacks]:
         """Stack trees of a rank's threads over the last seconds."""
@@ -323,5 +347,5 @@ _HANDLERS: dict[type, str] = {
     StackSpans: "_on_spans", LoopSample: "_on_loop", HostSamples: "_on_host", RankExit: "_on_exit", ServerGone: "_on_gone",
     GpuDevice: "_on_gpu", GpuSample: "_on_gpu_sample", LoadSample: "_on_load", BatchLog: "_on_batch", LogNote: "_on_log_note",
     Metric: "_on_metric", Settings: "_on_settings", SourceStatus: "_on_source", Cost: "_on_cost", Dropped: "_on_dropped",
-    Note: "_on_note", End: "_on_end", Rules: "_on_rules",
+    Note: "_on_note", End: "_on_end", Rules: "_on_rules", ProbeSpans: "_on_probe",
 }  # fmt: skip

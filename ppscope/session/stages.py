@@ -32,10 +32,11 @@ def _mean(values: Iterable[float | int | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def rank_times(state: RankState, now_ns: int) -> PhaseTimes:
-    """Phase times of the last window that was seen of this rank."""
-    newest = min(now_ns, state.newest_ns) if state.newest_ns is not None else now_ns
-    return state.timeline.times(newest - WINDOW_NS, newest)
+def rank_times(state: RankState, now_ns: int) -> tuple[PhaseTimes, bool]:
+    """Phase times of the last window that was seen of this rank, and whether they are exact."""
+    seen = state.seen_ns()
+    newest = min(now_ns, seen) if seen is not None else now_ns
+    return state.times(newest - WINDOW_NS, newest)
 
 
 def _rank_row(state: RankState, gpus: Gpus, now_ns: int, phases: tuple[tuple[int, float], ...]) -> RankRow:
@@ -68,15 +69,32 @@ class StageRows:
         self._load = load
 
     def busy(
-        self, pp: int, host_forward: float | None, device: str | None, now: int
+        self,
+        pp: int,
+        host_forward: float | None,
+        device: str | None,
+        now: int,
+        members: Sequence[RankState] = (),
     ) -> tuple[float | None, str | None]:
-        """Busy share of a stage and where it is from; `host_forward` counts on a CPU server alone."""
+        """Busy share of a stage and where it is from; `host_forward` counts on a CPU server alone, or what `members` say exactly."""
+        exact = self._exact_busy(members, device, now)
+        if exact is not None:
+            return exact, "probe"
         at, occupancy = self._load.occupancy.get(pp, (0, 0.0))
         if at and now - at <= _METRIC_FRESH_NS:
             return occupancy, "metric"
         if device == "cpu" and host_forward is not None:
             return host_forward, "host"
         return None, None
+
+    def _exact_busy(self, members: Sequence[RankState], device: str | None, now: int) -> float | None:
+        if device != "cpu":
+            return _mean(s.exact.gpu_busy(now - WINDOW_NS, now) for s in members if s.alive and s.exact is not None)
+        timed = [rank_times(state, now) for state in members if state.alive]
+        if not timed or not all(exact for _, exact in timed):
+            return None
+        seen = sum(sum(times.values()) for times, _ in timed)
+        return sum(times.get(phase, 0) for times, _ in timed for phase in self._forward) / seen
 
     def build(
         self, states: Iterable[RankState], device: str | None, emulated: bool, now_ns: int
@@ -89,14 +107,14 @@ class StageRows:
             total: PhaseTimes = {}
             ranks = []
             for state in members:
-                times = rank_times(state, now_ns)
+                times, _ = rank_times(state, now_ns)
                 for phase, took in times.items():
                     total[phase] = total.get(phase, 0) + took
                 ranks.append(_rank_row(state, self._gpus, now_ns, shares(times)))
             seen = sum(total.values())
             work = sum(total.get(phase, 0) for phase in self._work) / seen if seen else None
             forward = sum(total.get(phase, 0) for phase in self._forward) / seen if seen else None
-            busy, busy_source = self.busy(pp, forward, device, now_ns)
+            busy, busy_source = self.busy(pp, forward, device, now_ns, members)
             rows.append(
                 StageRow(
                     dp=dp,

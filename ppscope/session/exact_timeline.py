@@ -1,0 +1,225 @@
+"""What a rank's main thread did, span by span, as the probe timed it: fine for the last minute, in sums beyond.
+
+Three grains: single pieces, sums over 20 ms, sums over a second. A column is drawn from the coarsest that it does not show.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from ppscope.probe.layout import GRAPHS, MODES
+from ppscope.session.flatten import Piece
+from ppscope.timeline import PhaseTimes
+from ppscope.views import Cell, PhaseStyle, Span
+
+BUCKET_NS = 20_000_000
+FINE_KEEP_NS = 60_000_000_000
+KEEP_NS = 600_000_000_000
+_SECOND = 1_000_000_000
+_FINE_MOST = 400_000
+_TRIM = 8192
+_MIXED = -2
+
+
+class ExactTimeline:
+    """Pieces in order and disjoint. Where nothing was timed there is nothing: dormant, overrun, or before the probe.
+
+    The time between two pieces is the loop's own, of phase `other`; with `other` None it is empty (a GPU between two forwards).
+    """
+
+    def __init__(self, styles: Sequence[PhaseStyle], other: int | None) -> None:
+        self._work = [style.kind == "work" for style in styles]
+        self._other = other
+        self._starts = array("q")
+        self._ends = array("q")
+        self._phases = array("h")
+        self._slots = array("h")
+        self._modes = array("B")
+        self._sizes = array("H")
+        self._tokens = array("I")
+        self._graphs = array("B")
+        self._buckets: dict[int, PhaseTimes] = {}
+        self._bucket_slots: dict[int, int] = {}
+        self._seconds: dict[int, PhaseTimes] = {}
+        self._rolled = -1
+        self._joined = False
+        self.segments: list[tuple[int, int]] = []
+        """(start ns, end ns) of what was timed without a hole, oldest first."""
+
+    @property
+    def extent(self) -> tuple[int, int] | None:
+        """Oldest start and newest end, None while nothing was timed."""
+        return (self.segments[0][0], self.segments[-1][1]) if self.segments else None
+
+    def break_here(self) -> None:
+        """What comes next does not follow on what came last."""
+        self._joined = False
+
+    def add(self, pieces: Iterable[Piece]) -> None:
+        """Append pieces, in order; what overlaps an earlier one is cut off."""
+        for start, end, phase, slot, mode, size, tokens, graph in pieces:
+            last = self._ends[-1] if self._ends else 0
+            if start < last:
+                if end <= last:
+                    continue
+                start = last  # noqa: PLW2901
+            if self._joined:
+                if start > last and self._other is not None:
+                    self._sum(last, start, self._other, -1)
+                self.segments[-1] = (self.segments[-1][0], end)
+            else:
+                self.segments.append((start, end))
+                self._joined = True
+            self._starts.append(start)
+            self._ends.append(end)
+            self._phases.append(phase)
+            self._slots.append(slot)
+            self._modes.append(mode)
+            self._sizes.append(size)
+            self._tokens.append(tokens)
+            self._graphs.append(graph)
+            self._sum(start, end, phase, slot)
+            if len(self._starts) % _TRIM == 0:
+                self._trim(end)
+
+    def _sum(self, start: int, end: int, phase: int, slot: int) -> None:
+        while start < end:
+            bucket = start // BUCKET_NS
+            upto = min(end, (bucket + 1) * BUCKET_NS)
+            times = self._buckets.get(bucket)
+            if times is None:
+                times = self._buckets[bucket] = {}
+                self._roll(bucket)
+            times[phase] = times.get(phase, 0) + upto - start
+            if slot >= 0 and self._bucket_slots.setdefault(bucket, slot) != slot:
+                self._bucket_slots[bucket] = _MIXED
+            start = upto
+
+    def _roll(self, bucket: int) -> None:
+        # The second before is whole now.
+        second = bucket * BUCKET_NS // _SECOND
+        if second == self._rolled:
+            return
+        if self._rolled >= 0:
+            self._seconds[self._rolled] = self._bucket_sum(self._rolled * _SECOND, (self._rolled + 1) * _SECOND)
+        self._rolled = second
+
+    def _bucket_sum(self, start_ns: int, end_ns: int) -> PhaseTimes:
+        total: PhaseTimes = {}
+        for bucket in range(start_ns // BUCKET_NS, -(-end_ns // BUCKET_NS)):
+            for phase, took in self._buckets.get(bucket, {}).items():
+                total[phase] = total.get(phase, 0) + took
+        return total
+
+    def _trim(self, newest_ns: int) -> None:
+        gone = max(bisect_left(self._ends, newest_ns - FINE_KEEP_NS), len(self._ends) - _FINE_MOST)
+        if gone > 0:
+            columns = (
+                self._starts,
+                self._ends,
+                self._phases,
+                self._slots,
+                self._modes,
+                self._sizes,
+                self._tokens,
+                self._graphs,
+            )
+            for column in columns:
+                del column[:gone]
+        for bucket in [b for b in self._buckets if (b + 1) * BUCKET_NS < newest_ns - FINE_KEEP_NS - _SECOND]:
+            del self._buckets[bucket]
+            self._bucket_slots.pop(bucket, None)
+        for second in [s for s in self._seconds if (s + 1) * _SECOND < newest_ns - KEEP_NS]:
+            del self._seconds[second]
+        while self.segments and self.segments[0][1] < newest_ns - KEEP_NS:
+            del self.segments[0]
+
+    # -- values out
+
+    def times(self, start_ns: int, end_ns: int) -> PhaseTimes:
+        """Nanoseconds per phase within a window, to 20 ms at its edges; to a second for windows older than a minute."""
+        if self._buckets and start_ns >= min(self._buckets) * BUCKET_NS:
+            return self._bucket_sum(start_ns, end_ns)
+        total: PhaseTimes = {}
+        for second in range(start_ns // _SECOND, -(-end_ns // _SECOND)):
+            times = self._seconds.get(second)
+            if times is None and second == self._rolled:
+                times = self._bucket_sum(second * _SECOND, (second + 1) * _SECOND)
+            for phase, took in (times or {}).items():
+                total[phase] = total.get(phase, 0) + took
+        return total
+
+    def _indices(self, start_ns: int, end_ns: int) -> range:
+        first = bisect_right(self._ends, start_ns)
+        return range(first, bisect_left(self._starts, end_ns, lo=first))
+
+    def spans(self, start_ns: int, end_ns: int) -> Iterator[Span]:
+        """Single pieces that touch a window, in order."""
+        for i in self._indices(start_ns, end_ns):
+            yield Span(
+                start_ns=self._starts[i],
+                end_ns=self._ends[i],
+                phase=self._phases[i],
+                stack=None,
+                micro_batch=self._slots[i] if self._slots[i] >= 0 else None,
+                provenance="exact",
+                mode=_name(MODES, self._modes[i]),
+                batch_size=self._sizes[i] or None,
+                tokens=self._tokens[i] or None,
+                graph=_name(GRAPHS, self._graphs[i]),
+            )
+
+    def covers(self, at_ns: int) -> bool:
+        """Whether an instant was timed."""
+        index = bisect_right(self.segments, (at_ns, 1 << 63)) - 1
+        return index >= 0 and at_ns < self.segments[index][1]
+
+    def cells(self, start_ns: int, end_ns: int, columns: int) -> list[Cell | None]:
+        """The window cut into equal columns; None where nothing was timed."""
+        width = (end_ns - start_ns) / max(columns, 1)
+        edges = [int(start_ns + width * column) for column in range(columns + 1)]
+        fine_since = self._starts[0] if self._starts else end_ns
+        cells: list[Cell | None] = []
+        for begin, end in pairwise(edges):
+            if width >= 3 * _SECOND or end <= fine_since:
+                cells.append(self._cell(self.times(*_grid(begin, end, _SECOND)), -1))
+            elif width >= 3 * BUCKET_NS:
+                first, upto = _grid(begin, end, BUCKET_NS)
+                slots = {self._bucket_slots.get(b, -1) for b in range(first // BUCKET_NS, upto // BUCKET_NS)} - {-1}
+                cells.append(self._cell(self._bucket_sum(first, upto), slots.pop() if len(slots) == 1 else -1))
+            else:
+                cells.append(self._fine(begin, end))
+        return cells
+
+    def _fine(self, begin: int, end: int) -> Cell | None:
+        times: PhaseTimes = {}
+        longest, slot = 0, -1
+        for i in self._indices(begin, end):
+            took = min(self._ends[i], end) - max(self._starts[i], begin)
+            phase = self._phases[i]
+            times[phase] = times.get(phase, 0) + took
+            if took > longest:
+                longest, slot = took, self._slots[i]
+        if not times and self._other is not None and self.covers((begin + end) // 2):
+            times[self._other] = end - begin
+        return self._cell(times, slot)
+
+    def _cell(self, times: PhaseTimes, slot: int) -> Cell | None:
+        seen = sum(times.values())
+        if not seen:
+            return None
+        work = sum(took for phase, took in times.items() if self._work[phase])
+        phase = max(times, key=times.__getitem__)
+        return Cell(phase=phase, work=work / seen, micro_batch=slot if slot >= 0 else None)
+
+
+def _name(names: Sequence[str], code: int) -> str | None:
+    return names[code] or None if code < len(names) else None
+
+
+def _grid(begin: int, end: int, step: int) -> tuple[int, int]:
+    # Whole steps, each of them in exactly one column: the one its middle lies in.
+    return (begin + step // 2) // step * step, (end + step // 2) // step * step
