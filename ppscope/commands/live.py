@@ -48,22 +48,38 @@ def attach(pid: int | None, *, rate_hz: float, ascii_only: bool) -> int:
         complain(reason, "ppscope check PID --json")
         return exits.USAGE
     arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
-    stream = CollectorProcess(arguments)
+    try:
+        stream = CollectorProcess(arguments)
+    except OSError as error:
+        complain(f"the collector does not start: {sys.executable}: {error.strerror}")
+        return exits.CANNOT_ATTACH
     session = Session(stream)
     try:
-        return _show(session, stream, ascii_only)
+        return _show(pid, session, stream, ascii_only)
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     finally:
         session.close()
 
 
-def _show(session: Session, stream: CollectorProcess, ascii_only: bool) -> int:
+def say_why_not(pid: int | None, end: End) -> None:
+    """The line of a failed attach, and below it what stands in the way where it was a matter of permission."""
+    reasons = []
+    if end.message.startswith("no permission"):
+        from ppscope.doctor.gather import refused
+
+        reasons = refused(pid)
+    complain(end.message or end.reason, "" if reasons else end.remedy)
+    for check in reasons:
+        complain(check.what, check.remedy)
+
+
+def _show(pid: int | None, session: Session, stream: CollectorProcess, ascii_only: bool) -> int:
     from ppscope.app import PpscopeApp  # here: Textual takes longer to import than the collector to find the server
 
     end = wait_for_server(session, stream)
     if end is not None:
-        complain(end.message or end.reason, end.remedy)
+        say_why_not(pid, end)
         return end.exit_code or exits.CANNOT_ATTACH
     app = PpscopeApp(session, ascii=ascii_only)
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -87,7 +87,12 @@ def orphan(pid: int, what: str) -> AttachError:
 
 
 def no_permission(pid: int, user: str | None, me: str | None) -> AttachError:
-    """The server belongs to somebody else."""
+    """The server belongs to somebody else, or a lock of the kernel is closed between processes of one user."""
+    if user is not None and user == me:
+        return AttachError(
+            f"no permission to look into process {pid}, although it runs as {user} like ppscope",
+            f"ppscope doctor {pid}",
+        )
     return AttachError(
         f"no permission to look into process {pid}: it belongs to user {user or 'unknown'}, ppscope runs as {me or 'unknown'}",
         f"sudo ppscope attach {pid}",

@@ -98,13 +98,15 @@ class Proc:
             names = os.listdir(folder)
         except OSError:
             return None
-        links = []
+        links, refused = [], 0
         for name in names:
             try:
                 links.append(os.readlink(f"{folder}/{name}"))
+            except PermissionError:
+                refused += 1  # root without CAP_SYS_PTRACE may list descriptors and not see what they are
             except OSError:
                 continue
-        return links
+        return None if refused and not links else links
 
     def mapped_files(self, pid: int) -> frozenset[str] | None:
         """Paths of the files mapped into the process; None without permission."""

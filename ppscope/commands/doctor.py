@@ -1,0 +1,28 @@
+"""`doctor`: can I attach here?"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from ppscope import exits
+from ppscope.doctor.checks import judge, problems
+from ppscope.doctor.gather import gather
+from ppscope.doctor.report import as_json, as_text
+
+
+def doctor(pid: int | None, *, json_wanted: bool) -> int:
+    """Check every precondition and print the verdicts; returns 0, 1 with problems, or the code of an attach that finds no server."""
+    try:
+        facts, error = gather(pid)
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    verdicts = judge(facts)
+    if json_wanted:
+        sys.stdout.write(json.dumps(as_json(facts, verdicts), indent=2) + "\n")
+    else:
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(as_text(verdicts).encode(encoding, "replace").decode(encoding))
+    if error is not None:
+        return error.exit_code
+    return exits.FINDINGS if problems(verdicts) else exits.OK

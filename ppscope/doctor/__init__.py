@@ -1,0 +1,1 @@
+"""Can I attach here? Every precondition as a pure check over gathered facts."""

@@ -1,0 +1,121 @@
+"""May we look into the target's memory, and if not, which of the five locks is closed?"""
+
+from __future__ import annotations
+
+from ppscope.doctor.facts import Check, Facts
+
+SUDO = 'sudo env "PATH=$PATH" ppscope …'
+_CONTAINER = "docker run --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
+_EXEC = (
+    "an exec into a container does not get its capabilities back: docker exec --privileged, or start it with "
+    + _CONTAINER
+)
+
+
+def memory(facts: Facts) -> Check | None:
+    """The proof: whether the memory of the server's processes could be opened."""
+    target = facts.target
+    if target is None:
+        return None
+    if target.unreadable is None:
+        return Check("target.memory", "unknown", "no process of the server could be tried")
+    if not target.unreadable:
+        return Check("target.memory", "ok", "stacks can be read: the memory of every scheduler opens")
+    pids = ", ".join(map(str, target.unreadable[:4])) + (" …" if len(target.unreadable) > 4 else "")
+    remedy = _CONTAINER if facts.own.uid == 0 else SUDO
+    return Check(
+        "target.memory", "problem", f"the memory of {len(target.unreadable)} processes does not open: {pids}", remedy
+    )
+
+
+def _proven(facts: Facts) -> bool:
+    return facts.target is not None and facts.target.unreadable == ()
+
+
+def scope(facts: Facts) -> Check:
+    """Yama's ptrace_scope (Documentation/admin-guide/LSM/Yama.rst)."""
+    value, may = facts.own.ptrace_scope, facts.own.may_trace_others
+    if value is None:
+        return Check("ptrace.scope", "ok", "no ptrace_scope here: Yama is absent")
+    said = f"kernel.yama.ptrace_scope={value}"
+    if value <= 0:
+        return Check("ptrace.scope", "ok", said)
+    if value >= 3:
+        remedy = (
+            "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: it cannot be lowered while the machine runs"
+        )
+        return Check("ptrace.scope", "problem", f"{said}: nobody may read another process, not even root", remedy)
+    if may or _proven(facts):
+        return Check("ptrace.scope", "ok", f"{said}, and this process is allowed all the same")
+    who = "only a parent may read its children" if value == 1 else "only CAP_SYS_PTRACE may read other processes"
+    remedy = _CONTAINER if facts.own.uid == 0 else f"sudo sysctl kernel.yama.ptrace_scope=0, or {SUDO}"
+    return Check("ptrace.scope", "problem", f"{said}: {who}", remedy)
+
+
+def capability(facts: Facts) -> Check:
+    """CAP_SYS_PTRACE of this very process: a container's flags say nothing about an exec into it."""
+    own = facts.own
+    may = own.may_trace_others
+    if may is None:
+        return Check("ptrace.capability", "unknown", "the capabilities of this process cannot be read")
+    if may:
+        return Check("ptrace.capability", "ok", "this process has CAP_SYS_PTRACE")
+    if _proven(facts):
+        return Check("ptrace.capability", "ok", "no CAP_SYS_PTRACE, and none is needed")
+    if own.uid == 0:
+        remedy = _EXEC if own.contained else _CONTAINER
+        return Check("ptrace.capability", "problem", "root here lacks CAP_SYS_PTRACE", remedy)
+    return Check("ptrace.capability", "info", f"no CAP_SYS_PTRACE: only processes of {own.user} can be read")
+
+
+def user(facts: Facts) -> Check | None:
+    """Whose server it is."""
+    target, own = facts.target, facts.own
+    if target is None:
+        return None
+    if target.uid is None:
+        return Check("target.user", "unknown", f"the owner of process {target.pid} is not known")
+    if target.uid == own.uid:
+        return Check("target.user", "ok", f"the server runs as {target.user}, as we do")
+    said = f"the server runs as {target.user}, ppscope as {own.user}"
+    if own.may_trace_others or _proven(facts):
+        return Check("target.user", "ok", said + ", which may read it")
+    return Check("target.user", "problem", said, SUDO)
+
+
+def seccomp(facts: Facts) -> Check:
+    """Whether a filter takes away the call that reads memory, shown by reading our own, which every other rule allows."""
+    own = facts.own
+    if own.reads_itself == "ok":
+        said = (
+            "a seccomp filter is on and lets process_vm_readv through"
+            if own.seccomp == 2
+            else "no filter is in the way"
+        )
+        return Check("ptrace.seccomp", "ok", said)
+    if own.reads_itself is None:
+        return Check("ptrace.seccomp", "unknown", "process_vm_readv could not be tried")
+    remedy = f"{_CONTAINER}, or --security-opt seccomp=unconfined"
+    return Check("ptrace.seccomp", "problem", f"process_vm_readv is filtered here ({own.reads_itself})", remedy)
+
+
+def namespace(facts: Facts) -> Check:
+    """Who sees which pids: from inside a container NVML's pids are strangers, from outside the server's own are."""
+    target, own = facts.target, facts.own
+    if target is not None and len(target.pids_inside) > 1:
+        inner = target.pids_inside[-1]
+        said = f"the server is in a PID namespace of its own (its launcher is {inner} there): pids are translated"
+        return Check("namespace.pid", "ok", said)
+    if own.contained is None:
+        return Check("namespace.pid", "unknown", "the PID namespace of this process cannot be read")
+    if own.contained:
+        said = "ppscope runs in a container's PID namespace: NVML may name the host's pids, so GPUs are joined by ordinal and UUID"
+        return Check("namespace.pid", "info", said)
+    return Check("namespace.pid", "ok", "ppscope runs in the machine's own PID namespace")
+
+
+def hidepid(facts: Facts) -> Check | None:
+    """/proc that hides other users' processes."""
+    if not facts.own.hidepid:
+        return None
+    return Check("proc.hidepid", "problem", "/proc is mounted with hidepid: servers of other users are invisible", SUDO)
