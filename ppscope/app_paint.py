@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Horizontal
 
-from ppscope.app_drill import STACK_SECONDS, Level, RankLevel, SourceLevel
+from ppscope.app_drill import STACK_SECONDS, Level, SourceLevel
 from ppscope.app_lanes import NOTHING
 from ppscope.app_state import State
 from ppscope.widgets.cells import lane_line
@@ -161,7 +161,7 @@ class Painter:
         reset, self.reset_pane = self.reset_pane, False
         pane.show_listing(listing, focused=state.in_panel, reset=reset)
         if state.levels:
-            crumbs = [PANELS[state.panel - 1]] if not isinstance(state.levels[0], RankLevel) else []
+            crumbs = [PANELS[state.panel - 1]] if isinstance(state.levels[0], SourceLevel) else []
             crumbs += [level.crumb(state.feed) for level in state.levels]
             tabs = crumbs_line(crumbs, pane.place, width)
         else:

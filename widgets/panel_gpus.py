@@ -24,8 +24,8 @@ def gpus_listing(rows: Sequence[GpuPanelRow], width: int) -> Listing:
 
 def _columns(wide: int, width: int) -> list[tuple[str, int]]:
     columns = [
-        ("gpu", 5), ("power W", wide + 11), ("util", wide + 7), ("memory GiB", 13), ("temp", 6), ("SM MHz", 8),
-        ("throttle", 16), ("ranks", 16), ("pcie rx/tx MB/s", 17), ("pcie gen", 10), ("mem MHz", 9),
+        ("gpu", 5), ("power W", wide + 11), ("util", wide + 7), ("memory GiB", 13), ("temp", 6), ("throttle", 16),
+        ("SM MHz", 8), ("ranks", 16), ("pcie rx/tx MB/s", 17), ("pcie gen", 10), ("mem MHz", 9),
     ]  # fmt: skip
     used = 0
     shown = []
