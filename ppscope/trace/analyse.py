@@ -108,7 +108,7 @@ def analyse(trace: RankTrace) -> RankAnalysis:
     rows = _rows(launches, judged, order, unexpected[:MAX_ROWS], normal[:MAX_NORMAL_ROWS])
     odd = set(unexpected)
     gpu = trace.gpu
-    talking = [launches.communicates(index) for index in range(len(gpu))]
+    talking = bytes(launches.communicates(index) for index in range(len(gpu)))
     counts = [launches.origin.count(origin) for origin in (Origin.REPLAYED, Origin.EAGER, Origin.UNKNOWN)]
     recorded = sum(launches.recorded)
     window_ns = trace.window_ns()

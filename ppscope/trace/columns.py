@@ -47,9 +47,13 @@ class Event(msgspec.Struct, gc=False):
 
 # Below this many microseconds a double times 1000 is still exact to the nanosecond; above, the whole part goes first.
 _EXACT_US = 9e12
+_LARGEST_US = 2.2e15
 
 
 def _nanoseconds(values_us: list[int | float]) -> array[int]:
+    # Beyond half a century either way a number is damage, and would overflow with the base added.
+    if max(values_us) > _LARGEST_US or min(values_us) < -_LARGEST_US:
+        raise OverflowError
     if abs(values_us[0]) < _EXACT_US:
         return array("q", [round(value * 1000) for value in values_us])
     return array("q", [int(value) * 1000 + round((value - int(value)) * 1000) for value in values_us])

@@ -29,7 +29,10 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 _FILLER = re.compile(rb"[\s,]*")
 _HEAD_LIMIT_BYTES = 64 << 20
 _EVENT_LIMIT_BYTES = 16 << 20
-_JOIN_LIMIT = 64
+# How far the end of an event is looked for when the next boundary is not it: far, until that was in vain too often.
+_LOOK_BYTES = 1 << 18
+_LITTLE_BYTES = 1 << 12
+_PATIENCE_BYTES = 1 << 25
 
 
 _OPEN = -1
@@ -71,6 +74,7 @@ class EventStream(Generic[T]):
         self._one: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind, strict=False)
         self._boundaries: list[bytes] = []
         self._bare_array = False
+        self._patience_bytes = _PATIENCE_BYTES
 
     def batches(self) -> Iterator[list[T]]:
         """Yields the events in file order; raises TraceError when the file holds no list of events."""
@@ -206,27 +210,19 @@ class EventStream(Generic[T]):
 
     def _event(self, text: bytes, at: int, boundary: re.Match[bytes], events: list[T], last: bool) -> int:
         """Decodes the event at `at`; returns the offset behind it, or -1 when more text is needed to tell where it ends."""
-        first_end = end = boundary.start() + 1
-        for _ in range(_JOIN_LIMIT):
-            if self._decode(text[at:end], events):
-                return end
-            closed = _scan(text, at, end)
-            if 0 <= closed < end and self._decode(text[at:closed], events):
-                return closed
-            if closed != _OPEN:
-                break
-            # A list of objects inside the event: the boundary was one of its own.
-            following = _BOUNDARY.search(text, end)
-            if following is None:
-                if not last and len(text) - at < PIECE_BYTES:
-                    return -1
-                closed = _scan(text, at, len(text))
-                if closed > 0 and self._decode(text[at:closed], events):
-                    return closed
-                break
-            end = following.start() + 1
-        self._mend(text[at:first_end], events)
-        return first_end
+        end = boundary.start() + 1
+        if self._decode(text[at:end], events):
+            return end
+        # The boundary may be one of a list of objects inside the event, or lie behind the end of the list.
+        bound = min(len(text), at + max(min(self._patience_bytes, _LOOK_BYTES), _LITTLE_BYTES))
+        closed = _scan(text, at, bound)
+        if closed == _OPEN and bound == len(text) and not last and bound - at < _LOOK_BYTES:
+            return -1
+        if closed > 0 and closed != end and self._decode(text[at:closed], events):
+            return closed
+        self._patience_bytes -= (closed if closed > 0 else bound) - at
+        self._mend(text[at:end], events)
+        return end
 
     def _last_event(self, text: bytes, at: int, events: list[T]) -> int:
         """Decodes the last event, behind which the list or the file ends; -1 when the file ends first."""

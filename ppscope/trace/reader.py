@@ -50,7 +50,7 @@ class RankTrace:
         self.mended_events = 0
         self.damage: list[str] = []
         base = metadata.get("baseTimeNanoseconds")
-        self.base_ns = base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
+        self.base_ns = base if isinstance(base, int) and 0 <= base < 4 * 10**18 else 0
 
     def window_ns(self) -> tuple[int, int] | None:
         """The recorded window on the file's clock, None for a file without a single kept event."""

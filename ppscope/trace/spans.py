@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from ppscope.trace.launches import Launches
@@ -12,6 +14,10 @@ GPU_CLASSES = ("replayed", "eager", "unknown", "memory", "communication")
 COMMUNICATION = 4
 MAX_SPANS = 200_000
 JOIN_NS = 2_000
+_FURTHEST_NS = 10_000_000_000
+
+GpuSpan = tuple[int, int, int, int, int]
+"""Start, end, class, step, unexpected."""
 
 
 class RankSpans(msgspec.Struct, gc=False):
@@ -19,7 +25,7 @@ class RankSpans(msgspec.Struct, gc=False):
 
     `host_name[i]` indexes `names`, `gpu_class[i]` GPU_CLASSES. `gpu_step[i]` is the step's index, -1 outside of steps; `gpu_unexpected[i]`
     is 1 where an eager launch ran though a replay was expected. GPU spans of one class and step that are less than `joined_ns` apart
-    are one. `host_dropped` counts host spans, the shortest, that were left out to stay below MAX_SPANS.
+    are one. `host_dropped` and `gpu_dropped` count the spans, the shortest, that were left out to stay below MAX_SPANS.
     """
 
     names: list[str]
@@ -33,6 +39,7 @@ class RankSpans(msgspec.Struct, gc=False):
     gpu_unexpected: list[int]
     joined_ns: int
     host_dropped: int = 0
+    gpu_dropped: int = 0
 
 
 def export_spans(
@@ -44,19 +51,15 @@ def export_spans(
     are more than `limit`.
     """
     trace = launches.trace
-    gpu = trace.gpu
-    rows: list[tuple[int, int, int, int, int]] = []
-    for index in order:
-        kind = COMMUNICATION if launches.communicates(index) else launches.origin[index]
-        start_ns = gpu.start_ns[index] + trace.base_ns
-        end_ns = start_ns + max(gpu.duration_ns[index], 0)
-        rows.append((start_ns, end_ns, kind, judged.step_of_gpu[index], int(index in unexpected)))
     gap_ns = JOIN_NS
-    rows = _join(rows, gap_ns)
-    while len(rows) > limit:
+    rows = _join((_gpu_span(launches, judged, index, index in unexpected) for index in order), gap_ns)
+    while len(rows) > limit and gap_ns < _FURTHEST_NS:
         gap_ns *= 4
         rows = _join(rows, gap_ns)
-    host, dropped = _host(launches, limit)
+    gpu_dropped = max(len(rows) - limit, 0)
+    if gpu_dropped:
+        rows = sorted(sorted(rows, key=lambda row: row[0] - row[1])[:limit])
+    host, host_dropped = _host(launches, limit)
     names = sorted({trace.names[name] for _, _, name in host})
     number = {name: index for index, name in enumerate(names)}
     return RankSpans(
@@ -70,13 +73,21 @@ def export_spans(
         gpu_step=[row[3] for row in rows],
         gpu_unexpected=[row[4] for row in rows],
         joined_ns=gap_ns,
-        host_dropped=dropped,
+        host_dropped=host_dropped,
+        gpu_dropped=gpu_dropped,
     )
 
 
-def _join(rows: list[tuple[int, int, int, int, int]], gap_ns: int) -> list[tuple[int, int, int, int, int]]:
+def _gpu_span(launches: Launches, judged: Judged, index: int, is_unexpected: bool) -> GpuSpan:
+    gpu = launches.trace.gpu
+    kind = COMMUNICATION if launches.communicates(index) else launches.origin[index]
+    start_ns = gpu.start_ns[index] + launches.trace.base_ns
+    return start_ns, start_ns + max(gpu.duration_ns[index], 0), kind, judged.step_of_gpu[index], int(is_unexpected)
+
+
+def _join(rows: Iterable[GpuSpan], gap_ns: int) -> list[GpuSpan]:
     """Joins neighbours of one class, step and expectation; streams may interleave, so each class keeps its own open span."""
-    done: list[tuple[int, int, int, int, int]] = []
+    done: list[GpuSpan] = []
     unfinished: dict[tuple[int, int, int], tuple[int, int]] = {}
     for start_ns, end_ns, kind, step, odd in rows:
         key = (kind, step, odd)

@@ -8,6 +8,7 @@ one graph). Communication kernels and memory operations are left out of both: pi
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from difflib import SequenceMatcher
 from statistics import median
@@ -67,8 +68,8 @@ class Judged(msgspec.Struct, gc=False):
     """
 
     steps: list[StepResult]
-    step_of_call: list[int]
-    step_of_gpu: list[int]
+    step_of_call: array[int]
+    step_of_gpu: array[int]
     median_replay_kernels: int | None
     baseline: list[tuple[str, int]] | None
 
@@ -78,7 +79,7 @@ def judge(launches: Launches, steps: list[Step]) -> Judged:
     calls, gpu = launches.trace.calls, launches.trace.gpu
     results = [StepResult(step, leaks=[]) for step in steps]
     finder = StepFinder(steps)
-    step_of_call = [NONE] * len(calls)
+    step_of_call = array("l", [NONE]) * len(calls)
     sequences: list[list[tuple[int, int]]] = [[] for _ in steps]
     for index, kind in enumerate(calls.kind):
         if kind in (CallKind.BEGIN_CAPTURE, CallKind.END_CAPTURE):
@@ -94,7 +95,7 @@ def judge(launches: Launches, steps: list[Step]) -> Judged:
         elif kind == CallKind.LAUNCH:
             result.launches += 1
             result.recorded += launches.recorded[index]
-    step_of_gpu = [step_of_call[call] if call != NONE else NONE for call in launches.call]
+    step_of_gpu = array("l", [step_of_call[call] if call != NONE else NONE for call in launches.call])
     for index, found in enumerate(step_of_gpu):
         if found == NONE:
             continue
@@ -123,7 +124,7 @@ def judge(launches: Launches, steps: list[Step]) -> Judged:
 
 
 def _verdicts(
-    results: list[StepResult], step_of_call: list[int], step_of_gpu: list[int], baseline: list[tuple[str, int]] | None
+    results: list[StepResult], step_of_call: array[int], step_of_gpu: array[int], baseline: list[tuple[str, int]] | None
 ) -> Judged:
     replays = [result.replayed_kernels for result in results if result.step.is_decode and result.replayed_kernels]
     eager = [result.compute_kernels for result in results if result.step.is_decode and not result.graph_launches]

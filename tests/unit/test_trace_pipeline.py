@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ppscope.trace.analyse import analyse_file
 from ppscope.trace.intervals import Intervals, concurrency_ns
 from ppscope.trace.report import TraceReport, make_report, to_json
-from ppscope.trace.spans import GPU_CLASSES
+from ppscope.trace.spans import GPU_CLASSES, export_spans
 from ppscope.trace.text import WIDTH, render
 from tests.kineto import BASE_NS, QUARTER_NS, Pipeline
 
@@ -179,6 +180,19 @@ def test_spans_for_the_live_view_lie_on_the_wall_clock(tmp_path: Path) -> None:
         if kind in ("replayed", "eager")
     )
     assert busy == sum(to - at for at, to in pipeline.work[1])
+
+
+def test_spans_stay_below_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Pipeline([MS] * 2, steps=60).build().write(tmp_path)[1]
+    every = analyse_file(path).spans
+    monkeypatch.setattr("ppscope.trace.analyse.export_spans", partial(export_spans, limit=50))
+    few = analyse_file(path).spans
+    assert len(every.gpu_start_ns) > 60
+    assert (len(every.host_start_ns), every.host_dropped, every.joined_ns) == (60, 0, 2000)
+    assert (len(few.host_start_ns), few.host_dropped) == (50, 10)
+    assert (len(few.gpu_start_ns), len(few.gpu_class)) == (50, 50)
+    assert few.gpu_start_ns == sorted(few.gpu_start_ns)
+    assert few.joined_ns > every.joined_ns
 
 
 def test_json_has_the_agreed_shape(tmp_path: Path) -> None:
