@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ppscope.records import AnyCommand, RankKey
-from ppscope.views import Lane, PhaseStyle, Screen, Span, ThreadStacks
+from ppscope.views import BurstOffer, Lane, PhaseStyle, Screen, Span, ThreadStacks
 
 
 class Feed(Protocol):
@@ -44,6 +44,9 @@ class Feed(Protocol):
 
     def stack_text(self, stack: int) -> list[tuple[str, str, int | None]]:
         """(function, file, line) of a stack, outermost first."""
+
+    def burst(self) -> BurstOffer | None:
+        """What a profile burst would do here; None where none can be had (a recording, trace files, a server that is gone)."""
 
     def send(self, command: AnyCommand) -> None:
         """Ask the collector for something; ignored by a recording."""

@@ -237,9 +237,11 @@ class SettingRow(Value, frozen=True):
 
 
 class LaunchRow(Value, frozen=True):
-    """Kernel launches of one site, summed over a burst or trace. `kind` is `eager` or `replay`; `gpu_us` is their GPU time.
+    """GPU work of one kernel on one stage, summed over a burst or trace.
 
-    `file` and `line` are the innermost Python frame of SGLang, None where the trace has no stacks; `reason` says why they are eager.
+    `kind` is `eager`, `replay`, `memory`, `comm` or `unknown` (launched before the recording began); `gpu_us` is its GPU time.
+    `function`, `file` and `line` are the innermost Python frame of the program, None where the trace has no stacks; `reason` says
+    why an eager launch is out of place, None where it is not. `steps` have it, each between `fewest` and `most` times.
     """
 
     kind: str
@@ -252,13 +254,51 @@ class LaunchRow(Value, frozen=True):
     line: int | None
     reason: str | None
     provenance: str
-    mode: str | None = None
-    """Forward mode of the batch at hand, in SGLang's name (`DECODE`, `EXTEND` …); by the probe alone."""
-    batch_size: int | None = None
-    """Requests of that batch."""
-    tokens: int | None = None
-    graph: str | None = None
-    """What became of the graph in this forward (`ppscope.probe.layout.GRAPHS`), None where no forward ended here."""
+    rank: RankKey | None = None
+    op: str | None = None
+    call: str | None = None
+    stream: str | None = None
+    longest_us: float | None = None
+    gap_us: float | None = None
+    """Mean time that its stream stood idle before it; None where that is not known."""
+    steps: int = 0
+    fewest: int = 0
+    most: int = 0
+    share: float | None = None
+    """Share of the stage's GPU time, 0–1."""
+    stack: tuple[str, ...] = ()
+    """Python frames of the caller that comes up most, outermost first."""
+
+
+class BurstOffer(Value, frozen=True):
+    """What a profile burst would do here, before it is asked for. `micro_batches` is for `rounds`; `slots` are those of one round."""
+
+    slots: int
+    rounds: int
+    device: str | None
+    ranks: int
+    folder: str
+    costs: tuple[str, ...]
+    risks: tuple[str, ...]
+    stack_risks: tuple[str, ...]
+    problem: str | None = None
+    """Why no burst can be made now."""
+
+
+class BurstProgress(Value, frozen=True):
+    """How far the newest burst is; `state` as in the record. `ranks` are (name, state). `results` grows whenever lanes and launches change."""
+
+    burst: int
+    state: str
+    message: str
+    remedy: str
+    ranks: tuple[tuple[RankKey, str], ...]
+    active: bool
+    seconds: float
+    results: int = 0
+    start_ns: int | None = None
+    end_ns: int | None = None
+    """The window that all ranks recorded; None until it is known."""
 
 
 class Screen(Value, frozen=True):
@@ -272,3 +312,4 @@ class Screen(Value, frozen=True):
     gpus: tuple[GpuPanelRow, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     launches: tuple[LaunchRow, ...] = ()
+    burst: BurstProgress | None = None

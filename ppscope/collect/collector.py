@@ -175,6 +175,7 @@ def _differs(old: Server, new: Server) -> bool:
 
 
 def _sources(emit: Emit, rate_hz: float, observed: Observed, found: Found) -> list[Source]:
+    from ppscope.sources.burst import BurstSource
     from ppscope.sources.gpu import GpuSource
     from ppscope.sources.host import HostSource
     from ppscope.sources.probe import ProbeSource
@@ -187,7 +188,7 @@ def _sources(emit: Emit, rate_hz: float, observed: Observed, found: Found) -> li
     dumps = DumpSource(emit, table=stacks.table)
     observed.rank_facts = dumps.rank_facts
     rules = RulesSource(emit, lambda: where_of(found.sglang_path_here, found.launcher_pid))
-    return [stacks, dumps, HostSource(emit), GpuSource(emit), ServerSource(emit), ProbeSource(emit), rules]
+    return [stacks, dumps, HostSource(emit), GpuSource(emit), ServerSource(emit), ProbeSource(emit), rules, BurstSource(emit)]
 
 
 def _read_commands(fd: int, commands: queue.Queue[AnyCommand]) -> None:

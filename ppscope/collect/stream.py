@@ -18,6 +18,9 @@ import msgspec
 from ppscope.records import (
     AnyCommand,
     AnyRecord,
+    BurstRank,
+    BurstReport,
+    BurstStatus,
     Dropped,
     End,
     FrameDef,
@@ -32,7 +35,7 @@ from ppscope.records import (
 MAGIC = b"PPSCOPE\x01"
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
-_KEEP = (Hello, Server, FrameDef, StackDef, GpuDevice, Settings, Rules, End)
+_KEEP = (Hello, Server, FrameDef, StackDef, GpuDevice, Settings, Rules, BurstStatus, BurstRank, BurstReport, End)
 """Records that later ones refer to: kept when bulk is dropped, up to eight times the soft limit."""
 
 T = TypeVar("T")

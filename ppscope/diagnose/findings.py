@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from ppscope.diagnose import bubbles, gpus, graphs, host, pipeline, queue
 from ppscope.diagnose.evidence import Evidence
@@ -27,6 +27,21 @@ CATALOGUE: tuple[Judge, ...] = (
 )
 """In the order they are shown in, within a severity. `graphs.eager_leak` comes from traces alone (ppscope.trace.findings)."""
 _SEVERITY = {"high": 0, "medium": 1, "info": 2}
+_EXPLAINED_BY = {
+    "graphs.eager_decode": {"graphs.disabled_by_flag", "graphs.disabled_by_rule", "graphs.batch_over_captured"},
+}
+
+
+def merge(judged: Sequence[Finding], traced: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings with those of a burst, gravest first.
+
+    What both claim is the burst's, for it is exact; what another finding explains is not said twice.
+    """
+    known = {finding.id for finding in judged}
+    by_burst = [finding for finding in traced if not known & _EXPLAINED_BY.get(finding.id, set())]
+    taken = {finding.id for finding in by_burst}
+    found = [finding for finding in judged if finding.id not in taken] + by_burst
+    return tuple(sorted(found, key=lambda finding: _SEVERITY.get(finding.severity, len(_SEVERITY))))
 
 
 def judge(evidence: Evidence) -> list[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ppscope.diagnose.findings import judge
+from ppscope.diagnose.findings import judge, merge
 from ppscope.diagnose.hysteresis import Hysteresis
 from ppscope.session.evidence import gather
 from ppscope.views import Finding
@@ -35,5 +35,5 @@ class Judging:
         self._next_ns = now_ns + PERIOD_NS
         evidence = gather(session, now_ns)
         if evidence is not None:
-            self.findings = self._hysteresis.update(judge(evidence), now_ns)
+            self.findings = merge(self._hysteresis.update(judge(evidence), now_ns), session.burst_findings(now_ns))
         return True

@@ -11,6 +11,9 @@ from ppscope.records import (
     AnyCommand,
     AnyRecord,
     BatchLog,
+    BurstRank,
+    BurstReport,
+    BurstStatus,
     Clock,
     Cost,
     Dropped,
@@ -36,6 +39,7 @@ from ppscope.records import (
     StackDef,
     StackSpans,
 )
+from ppscope.session.burst import BurstState, make_offer
 from ppscope.session.dumping import Dumping
 from ppscope.session.evidence import active
 from ppscope.session.exact import gpu_lane, host_lane, spans
@@ -50,8 +54,9 @@ from ppscope.session.rules import RulesState
 from ppscope.session.settings import SettingsState
 from ppscope.session.stages import StageRows, rank_times
 from ppscope.session.trees import thread_stacks
+from ppscope.session.troubles import clock_step_ns
 from ppscope.target.phases import PhaseTable
-from ppscope.views import Lane, Occupancy, PhaseStyle, Screen, Span, ThreadStacks
+from ppscope.views import BurstOffer, Finding, Lane, Occupancy, PhaseStyle, Screen, Span, ThreadStacks
 
 _NOTES_KEPT = 50
 _OCCUPANCY_NS = 60_000_000_000
@@ -71,6 +76,8 @@ class Session:
         self.gpus = Gpus()
         self.load = LoadState()
         self._rows = StageRows(self._table.styles, self.gpus, self.load)
+        self.bursts = BurstState(self._table.styles)
+        self._rows.trace_busy = self._trace_busy
         self._lag = Lag()
         self.hello: Hello | None = None
         self.server: Server | None = None
@@ -84,6 +91,11 @@ class Session:
         self.notes: list[Note] = []
         self.cost: Cost | None = None
         self.dropped = 0
+        self.dropped_ns = 0
+        self.clock_step_ns = 0
+        self.clock_stepped_ns = 0
+        self._wall_offset_ns: int | None = None
+        self._heard_ns: int | None = None
         self.gone: ServerGone | None = None
         self.end: End | None = None
         self._handlers: dict[type, Callable[[AnyRecord], None]] = {
@@ -95,6 +107,8 @@ class Session:
     def poll(self) -> bool:
         """Take in what has arrived; True when anything did."""
         records = self._stream.drain()
+        if records:
+            self._heard_ns = self._clock()
         for record in records:
             self._handlers[type(record)](record)
             if self._judging.upto(self, self._newest_ns):
@@ -111,12 +125,15 @@ class Session:
         self.hello = record
         self._clock_offset_ns = record.mono_ns - self._clock()
         self._newest_ns = self.started_ns = record.mono_ns
+        self._wall_offset_ns = record.wall_ns - record.mono_ns
 
     def _on_server(self, record: Server) -> None:
         if self.server is None or self.server.launcher_pid != record.launcher_pid:
             self.states.clear()
+            self.sources.clear()
             self.started_ns = self._newest_ns
             self.rules = RulesState()
+            self.bursts = BurstState(self._table.styles)
             self._judging.reset()
             self.gone = None
         self.server = record
@@ -159,6 +176,7 @@ class Session:
         state = self.states.get(record.rank)
         if state is not None and state.rank.pid == record.pid:
             state.add_exit(record)
+            self.bursts.add_exit(record)
 
     def _on_gone(self, record: ServerGone) -> None:
         self.gone = record
@@ -180,6 +198,15 @@ class Session:
     def _on_rules(self, record: Rules) -> None:
         self.rules.add(record)
 
+    def _on_burst(self, record: BurstStatus) -> None:
+        self.bursts.add_status(record)
+
+    def _on_burst_rank(self, record: BurstRank) -> None:
+        self.bursts.add_rank(record, self.decode_graphs_off(self.present_ns()))
+
+    def _on_burst_report(self, record: BurstReport) -> None:
+        self.bursts.add_report(record)
+
     def _on_source(self, record: SourceStatus) -> None:
         self.sources[(record.name, record.rank)] = record
 
@@ -189,6 +216,7 @@ class Session:
 
     def _on_dropped(self, record: Dropped) -> None:
         self.dropped += record.records
+        self.dropped_ns = record.at_ns
 
     def _on_end(self, record: End) -> None:
         self.end = record
@@ -210,6 +238,10 @@ class Session:
         self.settings.add_metric(record)
 
     def _on_clock(self, record: Clock) -> None:
+        step = clock_step_ns(self._wall_offset_ns, record.mono_ns, record.wall_ns) if self._wall_offset_ns else None
+        if step is not None:
+            self.clock_step_ns, self.clock_stepped_ns = step, record.mono_ns
+            self._wall_offset_ns = record.wall_ns - record.mono_ns
         self._seen(record.mono_ns)
 
     def _seen(self, at_ns: int) -> None:
@@ -225,6 +257,7 @@ class Session:
         return now - self._lag.behind_ns(now)
 
     def present_ns(self) -> int:
+        """The node's present; where nothing more comes, the newest instant that was told of."""
         """The node's present, or the end of what was seen."""
         return self._newest_ns if not self.live or self.end is not None else self._clock() + self._clock_offset_ns
 
@@ -232,6 +265,8 @@ class Session:
         """Oldest and newest instant kept."""
         extents = [extent for state in self.states.values() for extent in state.extents()]
         now = self.now_ns()
+        if (burst := self.bursts.extent()) is not None:
+            extents.append(burst)
         return min((extent[0] for extent in extents), default=now), max(now, *(e[1] for e in extents), now)
 
     def phases(self) -> tuple[PhaseStyle, ...]:
@@ -256,6 +291,8 @@ class Session:
             findings=self._judging.findings,
             gpus=self.gpus.rows(now, placed),
             settings=self.settings.rows(server, occupied, batches, now),
+            launches=self.bursts.launches,
+            burst=self.bursts.progress(now),
         )
 
     def other_share(self) -> float | None:
@@ -273,6 +310,22 @@ class Session:
         """`exact` while every living rank is timed by the probe, else `sampled`."""
         alive = [state for state in self.states.values() if state.alive]
         return "exact" if alive and all(rank_times(state, now_ns)[1] for state in alive) else "sampled"
+
+    def decode_graphs_off(self, now_ns: int) -> bool:
+        """Whether decode graphs are switched off, by what the server resolved, else by its command line."""
+        decode, _ = self.settings.graphs(self.load.recent_batches(now_ns), now_ns)
+        return (decode.resolved or decode.requested) == "off"
+
+    def burst(self) -> BurstOffer | None:
+        """What a profile burst would do here; None where nobody could be asked for one."""
+        return make_offer(self.server, self.bursts.active) if self.live and self.end is None else None
+
+    def burst_findings(self, now_ns: int) -> tuple[Finding, ...]:
+        """What a burst of the last minute proves, exact."""
+        return self.bursts.findings(now_ns, self.decode_graphs_off(now_ns))
+
+    def _trace_busy(self, pp: int, now_ns: int) -> float | None:
+        return self.bursts.busy(pp, now_ns)
 
     def idle(self) -> bool:
         """Whether stacks were seen of late and no forward pass among them."""
@@ -311,12 +364,13 @@ class Session:
                 rows.append(host_lane(key, state.exact, state.timeline, start_ns, end_ns, columns))
                 on_gpu = gpu_lane(key, state.exact, start_ns, end_ns, columns)
                 rows += [on_gpu] if on_gpu is not None else []
-        return rows
+        return self.bursts.overlay(rows, start_ns, end_ns, columns)
 
     def spans(self, rank: RankKey, start_ns: int, end_ns: int) -> list[Span]:
         """Single spans of a rank's main thread, in order."""
         state = self.states.get(rank)
-        return spans(state.exact, state.timeline, start_ns, end_ns) if state else []
+        rest = spans(state.exact, state.timeline, start_ns, end_ns) if state else []
+        return self.bursts.spans(rank, start_ns, end_ns, rest)
 
     def stacks(self, rank: RankKey, seconds: float) -> list[ThreadStacks]:
         """Stack trees of a rank's threads over the last seconds."""
@@ -348,4 +402,5 @@ _HANDLERS: dict[type, str] = {
     GpuDevice: "_on_gpu", GpuSample: "_on_gpu_sample", LoadSample: "_on_load", BatchLog: "_on_batch", LogNote: "_on_log_note",
     Metric: "_on_metric", Settings: "_on_settings", SourceStatus: "_on_source", Cost: "_on_cost", Dropped: "_on_dropped",
     Note: "_on_note", End: "_on_end", Rules: "_on_rules", ProbeSpans: "_on_probe",
+    BurstStatus: "_on_burst", BurstRank: "_on_burst_rank", BurstReport: "_on_burst_report",
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from ppscope.records import GpuSample
@@ -67,6 +67,8 @@ class StageRows:
         self._forward = {index for index, style in enumerate(styles) if style.name in FORWARD}
         self._gpus = gpus
         self._load = load
+        self.trace_busy: Callable[[int, int], float | None] = lambda pp, now_ns: None
+        """Busy share of a stage by a profile burst of late, None without one."""
 
     def busy(
         self,
@@ -80,6 +82,8 @@ class StageRows:
         exact = self._exact_busy(members, device, now)
         if exact is not None:
             return exact, "probe"
+        if (traced := self.trace_busy(pp, now)) is not None:
+            return traced, "trace"
         at, occupancy = self._load.occupancy.get(pp, (0, 0.0))
         if at and now - at <= _METRIC_FRESH_NS:
             return occupancy, "metric"
