@@ -18,10 +18,13 @@ demo: $(STAMP) ## start the emulated pipeline and attach to it
 	@$(BIN)/ppscope demo
 
 test: $(STAMP) ## the whole suite, but for the real SGLang
-	@$(BIN)/python -P -m pytest -q tests --ignore=tests/sglang --ignore=tests/bench
+	@$(BIN)/python -m pytest -q tests --ignore=tests/sglang --ignore=tests/bench
 
 test-sglang: $(STAMP) ## attach to the real SGLang on CPU
-	@$(BIN)/python -P -m pytest -q tests/sglang
+	@$(BIN)/python -m pytest -q tests/sglang
+
+test-pythons: $(STAMP) ## the unit tests under every other supported Python on this machine
+	@$(BIN)/python -m tests.pythons
 
 lint: $(STAMP) ## style and import borders
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -35,4 +38,4 @@ screenshots: $(STAMP) ## make screenshots/ anew from the demo
 clean: ## remove what was built
 	@rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info
 
-.PHONY: help install demo test test-sglang lint types screenshots clean
+.PHONY: help install demo test test-sglang test-pythons lint types screenshots clean

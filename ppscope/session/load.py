@@ -9,6 +9,8 @@ from ppscope.records import BatchLog, LoadSample, Metric
 from ppscope.views import Load
 
 _TRUST = ("metrics", "loads", "server_info", "log")
+_TRUST_THROUGHPUT = ("metrics", "log", "server_info", "loads")
+"""0.5.23's `/v1/loads` says 0.0 tok/s under load for as long as the slot at hand has not logged; its own log is right."""
 _FRESH_NS = {"metrics": 5_000_000_000, "loads": 8_000_000_000, "server_info": 30_000_000_000, "log": 30_000_000_000}
 _PASSES = "sglang:cuda_graph_passes_total"
 _HISTORY = 600
@@ -48,10 +50,11 @@ class LoadState:
                 self._passes.setdefault(mode, deque(maxlen=120)).append((metric.at_ns, metric.value))
         elif metric.name == "sglang:fwd_occupancy" and labels.get("pp_rank", "").isdigit():
             value = metric.value / 100 if metric.value > 1.0 else metric.value
-            self.occupancy[int(labels["pp_rank"])] = (metric.at_ns, value)
+            if value == value:  # noqa: PLR0124  NaN without the device timer
+                self.occupancy[int(labels["pp_rank"])] = (metric.at_ns, value)
 
     def _best(self, field: str, now_ns: int) -> tuple[float | int | None, str | None]:
-        for source in _TRUST:
+        for source in _TRUST_THROUGHPUT if field == "tokens_per_s" else _TRUST:
             sample = self._whole.get(source)
             if sample is None or now_ns - sample.at_ns > _FRESH_NS[source]:
                 continue

@@ -40,12 +40,13 @@ class Watched:
             self.stream.wait(0.2)
             self.session.poll()
 
-    def ready_share(self, pp: int) -> float:
-        """Share of the time in which the main thread ran or was ready to, by the kernel."""
+    def run_and_ready(self, pp: int) -> tuple[float, float]:
+        """Shares of the time in which the main thread ran, and in which it ran or was ready to, by the kernel."""
         samples = [record for record in self.host if record.rank.pp == pp and record.wait_ns]
         first, last = samples[0], samples[-1]
-        busy = last.run_ns[-1] - first.run_ns[0] + last.wait_ns[-1] - first.wait_ns[0]
-        return busy / (last.at_ns[-1] - first.at_ns[0])
+        took = last.at_ns[-1] - first.at_ns[0]
+        ran, waited = last.run_ns[-1] - first.run_ns[0], last.wait_ns[-1] - first.wait_ns[0]
+        return ran / took, (ran + waited) / took
 
 
 @contextmanager
@@ -91,8 +92,11 @@ def test_the_stream_of_a_loaded_server(sglang_server: SglangServer) -> None:
             assert row.busy_source == "host"
         shares = work_shares(watched)
         for pp, share in shares.items():
-            # Work by stacks is time the thread ran or wanted to run; gloo waits spin a little, sends may sleep.
-            assert share == pytest.approx(watched.ready_share(pp), abs=0.2), f"stage {pp}"
+            # Work by stacks is at most the time the thread ran or wanted to; gloo's waits run too, so it may be less.
+            ran, ready = watched.run_and_ready(pp)
+            assert ran - 0.35 <= share <= ready + 0.1, (
+                f"stage {pp}: {share:.2f} of work, ran {ran:.2f}, ready {ready:.2f}"
+            )
         if spec.layers:
             assert max(shares, key=shares.__getitem__) == spec.layers.index(max(spec.layers)), shares
         assert watched.session.cost is not None
