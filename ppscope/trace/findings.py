@@ -15,12 +15,14 @@ BUBBLE_FRACTION = 0.3
 IMBALANCE = 1.3
 SERIAL_SHARE = 0.7
 _LINES = 5
+_FEW_STEPS = 3
+_FEW_INTERVALS = 100
 
 
 def run_findings(run: Run, bubble: Bubble | None, graphs_expected: bool | None = None) -> list[Finding]:
     """The findings of one run, gravest first. `graphs_expected` is what the server resolved for decode, None when nobody knows."""
     found = [_eager_decode(run, graphs_expected), _eager_leak(run)]
-    if bubble is not None:
+    if bubble is not None and _saw_enough(run):
         found += [_bubbles(run, bubble), _imbalance(bubble)]
     return [finding for finding in found if finding is not None]
 
@@ -153,13 +155,38 @@ def _lines(rows: list[EagerLaunch]) -> list[str]:
     return lines
 
 
+def _saw_enough(run: Run) -> bool:
+    """True when the common window holds several steps of every stage: one passing batch leaves every pipeline mostly empty."""
+    start_ns, end_ns = run.window_ns or (0, 0)
+    for indices in run.stages.values():
+        rank = run.ranks[indices[0]]
+        shift_ns = rank.base_ns + rank.clock_offset_ns
+        inside = [
+            step
+            for step in rank.steps
+            if step.gpu_start_ns is not None
+            and step.gpu_end_ns is not None
+            and step.gpu_start_ns + shift_ns < end_ns
+            and step.gpu_end_ns + shift_ns > start_ns
+        ]
+        # SGLang up to 0.5.6 has no step spans.
+        if len(inside) < _FEW_STEPS and (rank.steps or len(rank.busy.start_ns) < _FEW_INTERVALS):
+            return False
+    return True
+
+
 def _bubbles(run: Run, bubble: Bubble) -> Finding | None:
     if bubble.fraction < BUBBLE_FRACTION:
         return None
     stages = len(bubble.per_stage)
     worked = sum(bubble.concurrency[1:])
     alone = bubble.concurrency[1] / worked if worked else 0.0
-    sizes = [step.step.batch_size for rank in run.ranks for step in rank.steps if step.step.batch_size]
+    sizes = [
+        step.step.batch_size
+        for rank in run.ranks
+        for step in rank.steps
+        if step.step.is_decode and step.step.batch_size
+    ]
     largest = max(sizes, default=None)
     evidence = [
         f"over {bubble.window_us / 1000:.1f} ms that all {stages} stages recorded, they were busy {1 - bubble.fraction:.0%} of the time",
@@ -178,7 +205,7 @@ def _bubbles(run: Run, bubble: Bubble) -> Finding | None:
         remedy = f"Send more requests at a time: with one request in a step, {stages} stages need {stages} of them."
     elif largest is not None and alone >= SERIAL_SHARE:
         each = -(-largest // stages)
-        evidence.append(f"steps hold up to {largest} requests")
+        evidence.append(f"decode steps hold up to {largest} requests")
         remedy = (
             f"Spread the requests over the slots: --pp-max-micro-batch-size {each} (caps running requests at {each} × the number of slots);"
             " it can be tried live through /set_internal_state."

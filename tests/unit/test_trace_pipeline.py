@@ -64,6 +64,12 @@ def test_a_single_request_is_no_alarm(tmp_path: Path) -> None:
     assert not report.alarms
 
 
+def test_a_window_of_few_steps_claims_nothing(tmp_path: Path) -> None:
+    report = report_of(Pipeline([MS, 4 * MS], steps=2).build(), tmp_path)
+    assert report.bubble is not None
+    assert report.findings == []
+
+
 def test_imbalance_names_its_stage(tmp_path: Path) -> None:
     report = report_of(Pipeline([4 * MS, 8 * MS, 4 * MS], steps=20, slots=4).build(), tmp_path)
     finding = next(finding for finding in report.findings if finding.id == "pipeline.imbalance")
