@@ -22,6 +22,8 @@ FIELDS = (
     "gpu_span_end_ns",
     "gpu_duty",
     "fwd_occupancy",
+    "decode_tokens",
+    "in_flight",
 )
 _OFFSET = {name: index * 8 for index, name in enumerate(FIELDS)}
 _ROW_BYTES = 8 * len(FIELDS)

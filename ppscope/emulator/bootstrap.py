@@ -72,6 +72,8 @@ def bound_socket(port: int) -> socket.socket:
 def environment(options: Options) -> dict[str, str]:
     """Return the launcher's environment: where the emulated GPUs are, and which of them it may use."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    if "PPSCOPE_PROBE" in env and "PYTHONPATH" in os.environ:
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]  # `ppscope launch` puts the probe there
     ranks = options.pp_size * options.tp_size
     if options.gpus_told:
         env["PPSCOPE_EMULATED_GPUS"] = options.gpus_file
@@ -79,6 +81,8 @@ def environment(options: Options) -> dict[str, str]:
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if options.scenario.device_timer:
         env["SGLANG_ENABLE_METRICS_DEVICE_TIMER"] = "1"
+    if options.scenario.uneven_layers:
+        env["SGLANG_PP_LAYER_PARTITION"] = ",".join(map(str, options.scenario.layers(options.pp_size)))
     return env
 
 

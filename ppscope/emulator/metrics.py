@@ -61,3 +61,12 @@ def _lines(options: Options, board: Board) -> Iterator[str]:
         for mode, field in modes:
             extra = f',mode="{mode}"'
             yield f"sglang:cuda_graph_passes_total{labels(pp_rank, extra)} {board.get(row, field):.1f}"
+    yield "# HELP sglang:realtime_tokens_total Total number of tokens processed (updated on each log interval)."
+    yield "# TYPE sglang:realtime_tokens_total counter"
+    decode = ',mode="decode"'
+    for pp_rank, row in stages:
+        yield f"sglang:realtime_tokens_total{labels(pp_rank, decode)} {board.get(row, 'decode_tokens'):.1f}"
+    yield "# HELP sglang:http_requests_active Number of currently active HTTP requests"
+    yield "# TYPE sglang:http_requests_active gauge"
+    yield f'sglang:http_requests_active{{endpoint="/generate",method="POST"}} {board.get(0, "in_flight"):.1f}'
+    yield 'sglang:http_requests_active{endpoint="/metrics",method="GET"} 1.0'

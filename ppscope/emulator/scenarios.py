@@ -5,6 +5,7 @@ Times of the whole model are divided by the number of stages, as layers are; so 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 MODEL_PATH = "moonshotai/Kimi-K2-Instruct"
@@ -38,6 +39,8 @@ class Scenario:
     spinning: bool = False
     """Receives are posted early, so that a waiting GPU runs a communication kernel: utilisation 100 %, little power."""
     throttled_gpu: int | None = None
+    uneven_layers: bool = False
+    """The slow stage is slow because SGLANG_PP_LAYER_PARTITION gives it more layers."""
     device_timer: bool = False
     """SGLANG_ENABLE_METRICS_DEVICE_TIMER: `/metrics` has a number for sglang:fwd_occupancy instead of NaN."""
     busy_intensity: float = 1.0
@@ -69,6 +72,12 @@ class Scenario:
         if self.slow_stage is not None and pp_rank == min(self.slow_stage, pp_size - 1):
             return self.slow_factor
         return 1.0
+
+    def layers(self, pp_size: int) -> tuple[int, ...]:
+        """Return the layers of each stage, in proportion to its work."""
+        weights = [self.stage_factor(pp_rank, pp_size) for pp_rank in range(pp_size)]
+        edges = [round(MODEL_LAYERS * sum(weights[:count]) / sum(weights)) for count in range(pp_size + 1)]
+        return tuple(end - start for start, end in itertools.pairwise(edges))
 
     def decode_replays(self, batch_size: int) -> bool:
         """Return whether a decode step of this batch size replays a graph."""
@@ -110,7 +119,7 @@ SCENARIOS: dict[str, Scenario] = {
             micro_batch_limit=64,
             extra_flags=("--cuda-graph-max-bs-decode", "32"),
         ),
-        replace(_HEALTHY, name="imbalanced", slow_stage=3, slow_factor=2.0, device_timer=True),
+        replace(_HEALTHY, name="imbalanced", slow_stage=3, slow_factor=2.0, uneven_layers=True, device_timer=True),
         Scenario(
             "spinning",
             requests_in_slot=1,

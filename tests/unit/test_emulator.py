@@ -174,12 +174,15 @@ def test_metrics_page_has_a_row_for_every_stage(tmp_path: Path, scenario: str) -
     rows = [match.groups() for match in map(line.fullmatch, page.splitlines()) if match]
     assert len(rows) == sum(not text.startswith("#") for text in page.splitlines())
     values = {
-        (name, dict(re.findall(r'(\w+)="([^"]*)"', labels))["pp_rank"]): float(value) for name, labels, value in rows
+        (name, dict(re.findall(r'(\w+)="([^"]*)"', labels))["pp_rank"]): float(value)
+        for name, labels, value in rows
+        if not name.startswith("sglang:http_")
     }
     assert {stage for _, stage in values} == {str(stage) for stage in range(8)}
     occupancy = values["sglang:fwd_occupancy", "3"]
     assert occupancy == 93.5 if scenario == "imbalanced" else math.isnan(occupancy)
     assert 'pp_rank="3",tp_rank="0",mode="decode_none"} 5.0' in page
+    assert 'sglang:http_requests_active{endpoint="/generate",method="POST"} 0.0' in page
 
 
 def test_loads_answer_for_one_slot(tmp_path: Path) -> None:

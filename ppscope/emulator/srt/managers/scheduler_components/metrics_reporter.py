@@ -38,6 +38,7 @@ class MetricsReporter:
     def log_decode_stats(self, batch: ScheduleBatch, *, replayed: bool, token_count: int) -> None:
         """Count a decode step, and write a line every `--decode-log-interval` of them; the first one comes early."""
         self._board.add(self._row, "decode_replayed" if replayed else "decode_eager", 1)
+        self._board.add(self._row, "decode_tokens", batch.batch_size)
         self._decode_passes += 1
         if self._decode_passes == 1:
             # The first window starts at the first step, not at the start of the process.
@@ -71,6 +72,7 @@ class MetricsReporter:
         tokens = sum(req.prompt_tokens + req.output_tokens for slot in running_slots for req in slot)
         self._board.set(self._row, "running_at_next", len(running_slots[(mb_id + 1) % len(running_slots)]))
         self._board.set(self._row, "token_count", tokens)
+        self._board.set(self._row, "in_flight", sum(len(slot) for slot in running_slots))
         return tokens
 
     def _line(self, text: str) -> None:
