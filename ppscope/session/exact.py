@@ -23,7 +23,7 @@ class ExactRank:
         self._replay, self._eager = by_name["replay"], by_name["eager"]
         self.timeline = ExactTimeline(styles, by_name["other"])
         self.gpu = ExactTimeline(styles, None)
-        self._flattener = Flattener(phase_of_kind(by_name, by_name["other"]))
+        self._flattener = Flattener(phase_of_kind(by_name, by_name["other"]), by_name["wait_gpu"])
         self._launches: dict[int, list[int]] = {}
         self._round: tuple[int, int] | None = None
         self.newest_ns: int | None = None

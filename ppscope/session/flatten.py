@@ -34,6 +34,13 @@ PHASES = {
 """Phase of each kind's own time: the same that the phase table gives to the same call's stack."""
 
 
+EVENT_WAIT_NS = 300_000
+"""Between taking outputs in and processing them the loop does nothing but wait for their event (0.5.9 to 0.5.23).
+
+CUDA's wait is timed itself; on other devices, whose events cannot be wrapped, a gap there of at least this long is that wait.
+"""
+
+
 def phase_of_kind(by_name: dict[str, int], other: int) -> list[int]:
     """Phase index of every code a byte can hold; a kind this version does not know is `other`."""
     return [by_name.get(PHASES.get(kind, ""), other) for kind in range(256)]
@@ -42,13 +49,16 @@ def phase_of_kind(by_name: dict[str, int], other: int) -> list[int]:
 class Flattener:
     """Takes in the spans of one rank in the order they ended and gives out pieces in order, each as soon as its outermost call ended."""
 
-    def __init__(self, phases: Sequence[int]) -> None:
+    def __init__(self, phases: Sequence[int], wait_gpu: int) -> None:
         self._phases = phases
+        self._wait_gpu = wait_gpu
         self._pending: list[Piece] = []
+        self._last_ns = 0
 
     def reset(self) -> None:
         """Forget calls whose caller will not come: the stream has a hole here."""
         self._pending.clear()
+        self._last_ns = 0
 
     def add(self, record: ProbeSpans) -> Iterator[list[Piece]]:
         """The pieces of each outermost call, and an empty list where the probe had been dormant."""
@@ -58,7 +68,7 @@ class Flattener:
             record.batch_sizes, record.tokens, record.graphs, strict=True,
         ):  # fmt: skip
             if kind == layout.WAKE:
-                pending.clear()
+                self.reset()
                 yield []
                 continue
             if kind == layout.GPU_FORWARD:
@@ -84,4 +94,7 @@ class Flattener:
                 pending += whole
             else:
                 pending.clear()
+                last, self._last_ns = self._last_ns, end
+                if kind == layout.PROCESS and last and whole[0][0] - last >= EVENT_WAIT_NS:
+                    whole.insert(0, (last, whole[0][0], self._wait_gpu, slot, mode, size, tokens, 0))
                 yield whole
