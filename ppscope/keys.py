@@ -54,6 +54,9 @@ KEYS: tuple[Key, ...] = (
     Key("help", ("question_mark",), "?", "this help", DO, "help"),
     Key("command_palette", ("ctrl+p",), "^p", "command palette", DO),
     Key("quit", ("q",), "q", "quit", DO, "quit"),
+    Key(
+        "suspend_process", ("ctrl+z",), "^z", "suspend; fg in the shell brings the screen back, collection goes on", DO
+    ),
     Key("interrupt", ("ctrl+c",), "^c", "quit with exit code 130", DO),
 )
 

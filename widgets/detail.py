@@ -39,6 +39,8 @@ def rank_listing(
     """A rank's facts and its spans in the window, newest first."""
     gpu = UNKNOWN if row.gpu_index is None else f"{row.gpu_index} (by {clean(row.gpu_source or UNKNOWN)})"
     state: Line = (("alive", "good"),) if row.alive else ((f"exited: {clean(row.exit_reason or 'gone')}", "bad"),)
+    if row.alive and row.exit_reason:
+        state = ((clean(row.exit_reason), "warn"),)
     facts = joined([
         (("pid ", "dim"), (str(row.pid), "bold")),
         state,

@@ -135,6 +135,9 @@ def label_line(row: Row, width: int, *, cursor: bool, several_dp: bool, provenan
             (left(f"  ✖ {'exited' if reason == 'gone' else reason}, pid {row.rank.pid}", rest), "faint"),
             mark,
         )
+    if row.rank.exit_reason == "stopped":
+        rest = sum(column.width for column in columns[1:])
+        return (*spans, (left(f"  ▲ stopped, pid {row.rank.pid}", rest), "warn"), mark)
     figures = _figures(row)
     for column in columns[1:]:
         if column.name == "load":

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ppscope.records import Server
-from ppscope.views import Header, Load, SourceNote
+from ppscope.session.troubles import troubles
+from ppscope.views import Header, Load
 
 if TYPE_CHECKING:
     from ppscope.session.session import Session
-
-_UNWELL = ("degraded", "dead", "stalled")
 
 
 def layout(server: Server) -> str:
@@ -32,22 +31,6 @@ def _state(session: Session, load: Load) -> str:
     return session.server.state
 
 
-def _notes(session: Session) -> tuple[SourceNote, ...]:
-    unwell = [status for status in session.sources.values() if status.state in _UNWELL]
-    if session.gone is not None:
-        unwell = []
-    merged: dict[tuple[str, str, str], SourceNote] = {}
-    for status in unwell:
-        merged.setdefault(
-            (status.name, status.state, status.message),
-            SourceNote(status.name, status.state, status.message, status.remedy, status.at_ns),
-        )
-    problem = session.interned.table.problem
-    if problem is not None:
-        merged[("phases", "", "")] = SourceNote("phases", "degraded", problem, "mend or remove that file", 0)
-    return tuple(merged.values())
-
-
 def build_header(session: Session, now_ns: int) -> Header:
     """The header as of now; unknown fields are None."""
     server, cost = session.server, session.cost
@@ -66,7 +49,7 @@ def build_header(session: Session, now_ns: int) -> Header:
         stack_rate_hz=cost.stack_rate_hz if cost else None,
         cost_cores=cost.own_cores + cost.children_cores if cost else None,
         other_share=session.other_share(),
-        notes=_notes(session),
+        notes=troubles(session),
         emulated=bool(server and server.emulated),
         dropped=session.dropped,
         provenance=session.provenance(now_ns),

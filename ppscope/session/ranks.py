@@ -34,6 +34,7 @@ class RankState:
         self.newest_ns: int | None = None
         self.exit_reason: str | None = None
         self.stopped = False
+        self.stopped_ns = 0
         self.threads_count: int | None = rank.threads
         self._host: deque[tuple[int, int]] = deque()
         self._waits: deque[tuple[int, int]] = deque()
@@ -130,7 +131,7 @@ class RankState:
     def add_exit(self, record: RankExit) -> None:
         """Take note that the process ended, was stopped, or goes on."""
         if record.reason == "stopped":
-            self.stopped = True
+            self.stopped, self.stopped_ns = True, record.at_ns
         elif record.reason == "resumed":
             self.stopped = False
         else:

@@ -256,8 +256,11 @@ class Session:
         now = self._clock() + self._clock_offset_ns
         return now - self._lag.behind_ns(now)
 
+    def silent_ns(self) -> int | None:
+        """For how long nothing has come from a live collector; None before its first record and for recordings."""
+        return self._clock() - self._heard_ns if self.live and self._heard_ns is not None else None
+
     def present_ns(self) -> int:
-        """The node's present; where nothing more comes, the newest instant that was told of."""
         """The node's present, or the end of what was seen."""
         return self._newest_ns if not self.live or self.end is not None else self._clock() + self._clock_offset_ns
 
