@@ -35,7 +35,13 @@ SMALLEST = (80, 24)
 
 def _bindings() -> list[BindingType]:
     return [
-        Binding(",".join(key.keys), key.action, key.help, show=False, priority=key.action == "interrupt")
+        Binding(
+            ",".join(key.keys),
+            key.action,
+            key.help,
+            show=False,
+            priority=key.action in {"interrupt", "suspend_process"},
+        )
         for key in KEYS
         if key.action not in {"switch", "command_palette"}
     ]
