@@ -9,10 +9,10 @@ from textual import constants, events
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
+from ppscope import app_burst
 from ppscope.app_drill import CandidatesLevel
 from ppscope.app_paint import Painter
 from ppscope.app_state import State
@@ -60,9 +60,6 @@ class PpscopeApp(App[None]):
     ALLOW_SELECT = False
     AUTO_FOCUS = None
 
-    class BurstRequested(Message):
-        """The user asks for a profile burst."""
-
     def __init__(
         self,
         feed: Feed,
@@ -85,7 +82,7 @@ class PpscopeApp(App[None]):
         self.save_snapshot = save_snapshot
         self.able = {
             name
-            for name, there in (("burst", hasattr(feed, "burst")), ("snapshot", save_snapshot is not None))
+            for name, there in (("burst", feed.burst() is not None), ("snapshot", save_snapshot is not None))
             if there
         }
         for theme in THEMES:
@@ -94,6 +91,7 @@ class PpscopeApp(App[None]):
         self._set_theme(colours, dark)
         self.look = Look(colours=colours, dark=dark, ascii=ascii, phases=feed.phases())
         self.state = State(feed)
+        self._bursts = app_burst.BurstFollower()
         self.painter = Painter(self.state, self.able)
         self._every = max(1, round(1 / TICK_S / refresh_hz))
         self._ticks = 0
@@ -135,6 +133,7 @@ class PpscopeApp(App[None]):
 
     def _tick(self) -> None:
         self.feed.poll()
+        app_burst.follow(self)
         self._ticks += 1
         if self._message and self._ticks >= self._message_until:
             self._message = None
@@ -156,11 +155,16 @@ class PpscopeApp(App[None]):
             notice.show([((f"terminal too small: {SMALLEST[0]}×{SMALLEST[1]} needed", "warn"),)])
             return
         self.state.refresh()
+        self._bursts.look(self)
         self._update_able()
         self.painter.paint(self, figures=figures, message=self._message)
 
     def _update_able(self) -> None:
         gone = self.state.screen.header.state == "gone" or self.feed.ended() is not None
+        if self.feed.burst() is None or gone:
+            self.able.discard("burst")
+        else:
+            self.able.add("burst")
         if gone and self.state.screen.header.candidates:
             self.able.add("candidates")
         else:
@@ -357,7 +361,7 @@ class PpscopeApp(App[None]):
 
     def action_burst(self) -> None:
         """Ask for a profile burst."""
-        self.post_message(self.BurstRequested())
+        app_burst.ask(self)
 
     def action_snapshot(self) -> None:
         """Save a snapshot."""

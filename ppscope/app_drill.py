@@ -6,7 +6,7 @@ from typing import NamedTuple, Union
 
 from ppscope.feed import Feed
 from ppscope.records import RankKey
-from ppscope.views import RankRow, Screen, Span
+from ppscope.views import LaunchRow, RankRow, Screen, Span
 from ppscope.widgets.detail import (
     Frame,
     candidates_listing,
@@ -16,8 +16,9 @@ from ppscope.widgets.detail import (
     span_listing,
 )
 from ppscope.widgets.listing import Item, Listing
+from ppscope.widgets.panel_launches import launch_listing
 from ppscope.widgets.rows import rank_name
-from ppscope.widgets.text import duration
+from ppscope.widgets.text import cut, duration
 
 STACK_SECONDS = 10.0
 
@@ -99,6 +100,23 @@ class SourceLevel(NamedTuple):
         """Nothing lies below a source line."""
 
 
+class LaunchLevel(NamedTuple):
+    """One row of the launches panel."""
+
+    row: LaunchRow
+
+    def crumb(self, feed: Feed) -> str:
+        """Its place in the way down."""
+        return cut(self.row.name, 40)
+
+    def listing(self, where: Where) -> Listing:
+        """Everything that is known of it."""
+        return launch_listing(self.row, where.width)
+
+    def deeper(self, item: Item, where: Where) -> None:
+        """Nothing lies below a launch."""
+
+
 class CandidatesLevel(NamedTuple):
     """Servers to attach to, once this one is gone."""
 
@@ -116,7 +134,7 @@ class CandidatesLevel(NamedTuple):
         """The app attaches to the chosen one."""
 
 
-Level = Union[RankLevel, SpanLevel, SourceLevel, CandidatesLevel]
+Level = Union[RankLevel, SpanLevel, SourceLevel, LaunchLevel, CandidatesLevel]
 
 
 def find_rank(screen: Screen, key: RankKey) -> RankRow | None:

@@ -46,6 +46,7 @@ class Lanes:
             or abs(window.first - self._first) >= window.columns
         ):
             self.cells.clear()
+            self.provenance.clear()
             self._key, self._whole_ns, self._settled = key, now_ns, window.first
         elif window.first != self._first:
             self._shift(window.first - self._first, window.columns)

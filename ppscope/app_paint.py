@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Horizontal
 
-from ppscope.app_drill import STACK_SECONDS, Level, SourceLevel
+from ppscope.app_drill import STACK_SECONDS, LaunchLevel, Level, SourceLevel
 from ppscope.app_lanes import NOTHING
 from ppscope.app_state import State
 from ppscope.widgets.cells import lane_line
 from ppscope.widgets.chrome import PANELS, axis, crumbs_line, footer_line, legend_line, tabs_line
 from ppscope.widgets.gantt import Gantt, Labels
-from ppscope.widgets.header import gone_line, load_line, strip_lines, title_line
+from ppscope.widgets.header import burst_line, gone_line, load_line, strip_lines, title_line
 from ppscope.widgets.lines import LineView
 from ppscope.widgets.listing import Listing, Pane
 from ppscope.widgets.look import Look
 from ppscope.widgets.panel_findings import findings_listing
 from ppscope.widgets.panel_gpus import gpus_listing
-from ppscope.widgets.panel_launches import launches_listing
+from ppscope.widgets.panel_launches import launch_key, launches_listing
 from ppscope.widgets.panel_server import server_listing
 from ppscope.widgets.panel_stacks import StackKey, stacks_listing
 from ppscope.widgets.rows import head_line, label_line, label_widths, rank_name
@@ -101,7 +101,9 @@ class Painter:
         gone = state.screen.header.state == "gone" or ended is not None
         banner = gone_line(state.screen.header, ended, width) if gone else None
         rows = 3 if height < 40 else 5
-        return strip_lines(state.screen.header, state.screen.findings, banner, state.now_ns, width, rows)
+        lines = strip_lines(state.screen.header, state.screen.findings, banner, state.now_ns, width, rows)
+        burst = burst_line(state.screen.burst, state.now_ns, width)
+        return lines if burst is None else [burst, *lines[: rows - 1]]
 
     def _state_span(self) -> Span:
         state = self.state
@@ -176,7 +178,7 @@ class Painter:
         if state.panel == 1:
             return findings_listing(screen.findings, screen.header.state, width)
         if state.panel == 2:
-            return launches_listing(screen.launches, "burst" in self.able, width)
+            return launches_listing(screen.launches, "burst" in self.able, width, state.filter)
         if state.panel == 3:
             rank = state.rank
             threads = [] if rank is None else state.feed.stacks(rank, STACK_SECONDS)
@@ -189,7 +191,8 @@ class Painter:
         """The level under an item of a panel: a stack's leaf has a source line."""
         if isinstance(key, StackKey) and key.leaf and self.state.rank is not None:
             return SourceLevel(self.state.rank, key.frame)
-        return None
+        launch = next((row for row in self.state.screen.launches if launch_key(row) == key), None)
+        return None if launch is None else LaunchLevel(launch)
 
     def copy_text(self, pane: Pane) -> str:
         """What `y` copies: the chosen item, or without one the whole list."""

@@ -295,6 +295,8 @@ class BurstProgress(Value, frozen=True):
     ranks: tuple[tuple[RankKey, str], ...]
     active: bool
     seconds: float
+    at_ns: int
+    """When it last said something."""
     results: int = 0
     start_ns: int | None = None
     end_ns: int | None = None

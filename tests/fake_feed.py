@@ -9,6 +9,7 @@ import msgspec
 
 from ppscope.records import AnyCommand, GpuDevice, GpuSample, RankKey
 from ppscope.views import (
+    BurstOffer,
     Cell,
     Finding,
     GpuPanelRow,
@@ -156,6 +157,7 @@ class FakeFeed:
         self.closed = False
         self.polls = 0
         self.end: str | None = None
+        self.offer: BurstOffer | None = None
         self.base = self._screen()
 
     # The Feed protocol.
@@ -232,6 +234,9 @@ class FakeFeed:
         else:
             frames.append(("synchronize", "torch/cuda/streams.py", 231))
         return frames
+
+    def burst(self) -> BurstOffer | None:
+        return self.offer
 
     def send(self, command: AnyCommand) -> None:
         self.sent.append(command)

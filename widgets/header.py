@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ppscope.views import Finding, GraphState, Header, Occupancy, SourceNote
+from ppscope.views import BurstProgress, Finding, GraphState, Header, Occupancy, SourceNote
 from ppscope.widgets.text import UNKNOWN, Line, Span, clean, crop, joined, number, percent, spread, width_of
 
 SEVERITY = {"high": ("✖", "bad"), "medium": ("▲", "warn"), "info": ("●", "accent")}
@@ -99,6 +99,25 @@ def gone_line(header: Header, reason: str | None, width: int) -> Line:
         ((" ■ ", "bad"), (text, "bad bold"), ("   ", ""), ("a", "key"), (f" attach to {pid} {clean(name)}{more}", "")),
         width,
     )
+
+
+BURST_SHOWN_NS = 20_000_000_000
+
+
+def burst_line(progress: BurstProgress | None, now_ns: int, width: int) -> Line | None:
+    """How far a profile burst is, and for a while how it ended; None when there is nothing to say."""
+    if progress is None or (not progress.active and now_ns - progress.at_ns > BURST_SHOWN_NS):
+        return None
+    glyph, role = {"done": ("●", "good"), "failed": ("✖", "bad"), "cancelled": ("■", "dim")}.get(
+        progress.state, ("◌", "accent")
+    )
+    spans: list[Span] = [(f" {glyph} ", role), (f"burst {progress.state}", f"{role} bold")]
+    if progress.active:
+        spans.append((f" {progress.seconds:.0f} s", ""))
+    spans.append((f"  {clean(progress.message)}", "" if progress.active else "dim"))
+    if progress.remedy:
+        spans += [("  → ", "faint"), (clean(progress.remedy), "")]
+    return crop(tuple(spans), width)
 
 
 def strip_lines(

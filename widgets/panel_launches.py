@@ -1,4 +1,4 @@
-"""The launches panel: which kernel launches are eager, from which Python line and why."""
+"""The launches panel: what ran on the GPU, which kernel launches are eager, from which line and why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,20 @@ from collections.abc import Sequence
 from ppscope.views import LaunchRow
 from ppscope.widgets.listing import Item, Listing
 from ppscope.widgets.panel_stacks import short_file
-from ppscope.widgets.text import UNKNOWN, Line, clean, cut_left, left, number, right, wrapped
+from ppscope.widgets.text import (
+    UNKNOWN,
+    Line,
+    Span,
+    clean,
+    cut,
+    cut_left,
+    joined,
+    left,
+    number,
+    percent,
+    right,
+    wrapped,
+)
 
 EMPTY = (
     "No launches have been seen. Kernel launches are known only from a profiler burst or a trace file:",
@@ -15,35 +28,110 @@ EMPTY = (
     "  ppscope launch -- CMD            a server started with the exact probe",
     "Until then the stacks tell graph replay from eager launches: see the Gantt and panel 3.",
 )
+MOST_ROWS = 300
 
 
-def launches_listing(rows: Sequence[LaunchRow], can_burst: bool, width: int) -> Listing:
-    """One item per launch site, those that cost most first; without any, how to get them."""
+def launches_listing(rows: Sequence[LaunchRow], can_burst: bool, width: int, text: str = "") -> Listing:
+    """One item per kernel, stage and origin, those out of place first, then by GPU time; without any, how to get them."""
     if not rows:
-        text = list(EMPTY)
+        lines = list(EMPTY)
         if can_burst:
-            text.insert(1, "  p                                a burst of the running server, a few steps long")
-        lines: list[Line] = [((f"  {row}", "dim"),) for row in text]
-        return Listing((Item(tuple(lines)),))
-    head: Line = (
-        (" " + left("kind", 8), "dim"), (right("launches", 10), "dim"), (right("GPU ms", 10), "dim"), ("  " + left("site", 44), "dim"),
-        ("what", "dim"),
-    )  # fmt: skip
-    ordered = sorted(rows, key=lambda row: (row.kind != "eager", -(row.gpu_us or 0.0), -row.count))
-    return Listing(tuple(_item(row, width) for row in ordered), (head,))
+            lines.insert(1, "  p                                a burst of the running server, a few steps long")
+        return Listing((Item(tuple(((f"  {line}", "dim"),) for line in lines)),))
+    wanted = text.casefold()
+    shown = [row for row in rows if not wanted or wanted in _haystack(row)]
+    ordered = sorted(shown, key=lambda row: (row.reason is None, -(row.gpu_us or 0.0), -row.count))
+    sites = width >= 110
+    columns = left("stage", 6) + left("kind", 8) + right("launches", 9) + right("GPU ms", 10) + right("share", 7)
+    columns += right("per step", 10) + right("gap µs", 9) + "  "
+    head: Line = ((" " + columns + (left("op or line", 30) if sites else "") + "kernel", "dim"),)
+    return Listing(tuple(_item(row, sites, width) for row in ordered[:MOST_ROWS]), (head,))
 
 
-def _item(row: LaunchRow, width: int) -> Item:
-    site = UNKNOWN if row.file is None else f"{short_file(row.file)}:{number(row.line)}"
+def _haystack(row: LaunchRow) -> str:
+    return f"pp{row.stage} {row.kind} {row.name} {row.op or ''} {row.file or ''}".casefold()
+
+
+def _role(row: LaunchRow) -> str:
+    if row.kind == "eager":
+        return "bad" if row.reason else ""
+    return "good" if row.kind == "replay" else "dim"
+
+
+def site(row: LaunchRow) -> str:
+    """Where a launch comes from: file and line, else the operator, else unknown."""
+    if row.file is not None:
+        return f"{short_file(row.file)}:{number(row.line)}"
+    return clean(row.op) if row.op else UNKNOWN
+
+
+def per_step(row: LaunchRow) -> str:
+    """Launches in the steps that have it: `45` or `3–7`."""
+    if not row.steps:
+        return UNKNOWN
+    return str(row.fewest) if row.fewest == row.most else f"{row.fewest}–{row.most}"
+
+
+def _item(row: LaunchRow, sites: bool, width: int) -> Item:
+    stage = UNKNOWN if row.stage is None else f"PP{row.stage}"
     gpu_ms = None if row.gpu_us is None else row.gpu_us / 1000
-    lines: list[Line] = [(
-        (" " + left(row.kind, 8), "bad" if row.kind == "eager" else "good"),
-        (right(number(row.count), 10), ""),
-        (right(number(gpu_ms, digits=2), 10), ""),
-        ("  " + left(cut_left(site, 43), 44), "accent"),
-        (clean(row.name), "dim"),
-    )]  # fmt: skip
+    spans: list[Span] = [
+        (" " + left(stage, 6), ""),
+        (left(row.kind, 8), _role(row)),
+        (right(number(row.count), 9), ""),
+        (right(number(gpu_ms, digits=2), 10), "bold"),
+        (right(percent(row.share), 7), "dim"),
+        (right(per_step(row), 10), ""),
+        (right(number(row.gap_us, digits=1), 9), "dim"),
+        ("  ", ""),
+    ]
+    if sites:
+        spans.append((left(cut_left(site(row), 29), 30), "accent"))
+    spans.append((cut(row.name, max(10, width - (100 if sites else 63))), ""))
+    copy = clean(f"{stage} {row.kind} {row.count}× {site(row)} {row.name} {row.reason or ''}".rstrip())
+    return Item((tuple(spans),), launch_key(row), copy)
+
+
+def launch_key(row: LaunchRow) -> tuple[object, ...]:
+    """What names a row for ever."""
+    return ("launch", row.rank, row.stage, row.kind, row.name, row.reason is None)
+
+
+def launch_listing(row: LaunchRow, width: int) -> Listing:
+    """One row in full: what, how often, how long, and from where."""
+    stage = UNKNOWN if row.stage is None else f"PP{row.stage}"
+    if row.rank is not None:
+        stage += f" TP{row.rank.tp}"
+    gpu_ms = None if row.gpu_us is None else row.gpu_us / 1000
+    mean_us = row.gpu_us / row.count if row.gpu_us is not None and row.count else None
+    head: list[Line] = [
+        ((" ", ""), (clean(row.name), "bold")),
+        ((" ", ""), *joined([(stage, ""), (row.kind, f"{_role(row)} bold"), (row.provenance, "dim")])),
+    ]
     if row.reason:
-        lines += [(("          ", ""), (text, "warn")) for text in wrapped(row.reason, max(20, width - 12))]
-    copy = clean(f"{row.kind} {row.count}× {site} {row.name} {row.reason or ''}".rstrip())
-    return Item(tuple(lines), (row.kind, row.name, row.file, row.line), copy)
+        head += [((" ", ""), (line, "warn")) for line in wrapped(row.reason, max(20, width - 2))]
+    facts: list[tuple[str, str]] = [
+        ("launches", f"{number(row.count)} in {number(row.steps)} steps, {per_step(row)} a step"),
+        ("launched by", clean(row.call or UNKNOWN)),
+        (
+            "GPU time",
+            f"{number(gpu_ms, 'ms', 3)} in all, {number(mean_us, 'µs', 1)} each, at most {number(row.longest_us, 'µs', 1)}",
+        ),
+        ("share", f"{percent(row.share)} of the stage's GPU time"),
+        ("gap before", f"{number(row.gap_us, 'µs', 1)} on average, its stream idle"),
+        ("stream", clean(row.stream or UNKNOWN)),
+        ("operator", clean(row.op or UNKNOWN)),
+        ("line", site(row) if row.file else f"{UNKNOWN}  (a burst with Python stacks names it)"),
+    ]
+    items = [Item((((" " + left(name, 13), "dim"), (text, "")),), name, f"{name}: {text}") for name, text in facts]
+    if row.stack:
+        items.append(Item((((" stack, innermost first", "dim"),),)))
+    items += [
+        Item(
+            (((f" {depth:>3}  ", "faint"), (cut_left(frame, max(10, width - 8)), "bold" if not depth else "")),),
+            (depth, frame),
+            frame,
+        )
+        for depth, frame in enumerate(reversed(row.stack))
+    ]
+    return Listing(tuple(items), tuple(head))

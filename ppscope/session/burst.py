@@ -127,6 +127,7 @@ class BurstState:
             ranks=tuple((rank.rank, rank.state) for rank in status.ranks),
             active=self.active,
             seconds=max(until_ns - self._began_ns, 0) / 1e9,
+            at_ns=status.at_ns,
             results=self._results,
             start_ns=report.start_ns if report is not None else None,
             end_ns=report.end_ns if report is not None else None,

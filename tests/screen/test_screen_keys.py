@@ -9,7 +9,8 @@ import pytest
 from ppscope.app import PpscopeApp
 from ppscope.app_drill import CandidatesLevel, RankLevel, SourceLevel, SpanLevel
 from ppscope.keys import KEYS, as_markdown
-from ppscope.records import Attach, RankKey
+from ppscope.records import Attach, Burst, RankKey
+from ppscope.views import BurstOffer
 from ppscope.widgets.help import HelpScreen
 from ppscope.widgets.lines import LineView
 from tests.fake_feed import MS, SECOND, SITUATIONS, FakeFeed
@@ -217,15 +218,9 @@ async def test_profile_and_snapshot_are_bound_only_where_they_work() -> None:
         await run.press("p", "s", "a")
         assert run.text("footer") == before
 
-    class Bursting(FakeFeed):
-        burst = True
-
-    asked: list[str] = []
+    feed = FakeFeed()
+    feed.offer = BurstOffer(8, 2, "cuda", 8, "/tmp", ("it costs",), (), ())
     saved: list[str] = []
-
-    class Listening(PpscopeApp):
-        def on_ppscope_app_burst_requested(self) -> None:
-            asked.append("burst")
 
     def save() -> str:
         saved.append("x")
@@ -233,11 +228,11 @@ async def test_profile_and_snapshot_are_bound_only_where_they_work() -> None:
             raise OSError("disk full")
         return "snap.html"
 
-    app = Listening(Bursting(), colours="full", save_snapshot=save)
+    app = PpscopeApp(feed, colours="full", save_snapshot=save)
     async with app.run_test(size=(160, 50)) as pilot:
-        await pilot.press("p", "s")
+        await pilot.press("p", "enter", "s")
         await pilot.pause()
-        assert asked == ["burst"]
+        assert feed.sent == [Burst(2, graphs_expected=False)]
         assert saved == ["x"]
         footer = app.query_one("#footer", LineView)
         assert "snapshot: snap.html" in footer.lines[0][1][0]

@@ -1,0 +1,87 @@
+"""The app's side of a profile burst: ask, send, follow, and turn to the result when it is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ppscope.app_window import ZOOM_NS
+from ppscope.records import Burst, CancelBurst
+from ppscope.widgets.burst_dialog import BurstChoice, BurstDialog
+
+if TYPE_CHECKING:
+    from ppscope.app import PpscopeApp
+
+LAUNCHES_PANEL = 2
+
+
+def ask(app: PpscopeApp) -> None:
+    """Open the dialog and do what the user chooses there."""
+    offer = app.feed.burst()
+    if offer is None:
+        return
+
+    def chosen(choice: BurstChoice | None) -> None:
+        if choice is None:
+            return
+        if choice.cancel:
+            app.feed.send(CancelBurst())
+            app.say("stopping the profile")
+            return
+        resolved = app.state.screen.header.decode_graph.resolved
+        expected = {"on": True, "off": False}.get(resolved or "")
+        app.feed.send(Burst(choice.rounds, choice.with_stack, choice.keep, expected))
+        app.say("profile burst asked for: its progress is in the lines above the lanes")
+
+    app.push_screen(BurstDialog(app.look, offer, app.state.screen.burst), chosen)
+
+
+def follow(app: PpscopeApp) -> None:
+    """Bring an open dialog up to date."""
+    dialog = app.screen
+    if isinstance(dialog, BurstDialog):
+        offer = app.feed.burst()
+        if offer is not None:
+            dialog.update(offer, app.feed.screen().burst)
+
+
+class BurstFollower:
+    """Notices results: lanes are drawn anew, and the view turns to them unless the user is busy elsewhere."""
+
+    def __init__(self) -> None:
+        self._results = 0
+        self._active: int | None = None
+
+    def look(self, app: PpscopeApp) -> None:
+        """Compare with what was known; call it with the state refreshed."""
+        progress = app.state.screen.burst
+        if progress is None:
+            return
+        if progress.results != self._results:
+            self._results = progress.results
+            app.state.lanes.forget()
+        if progress.active:
+            self._active = progress.burst
+        elif self._active == progress.burst:
+            self._active = None
+            if progress.state == "done":
+                _turn_to(app)
+
+
+def _turn_to(app: PpscopeApp) -> None:
+    """Hold the window on the burst and open the launches."""
+    state, progress = app.state, app.state.screen.burst
+    if progress is None or progress.start_ns is None or progress.end_ns is None:
+        return
+    if state.frozen or state.levels or state.in_panel or not state.window.live:
+        app.say("the burst is read: panel 2 has its launches")
+        return
+    window = state.window
+    length_ns = progress.end_ns - progress.start_ns
+    wanted = next((zoom for zoom, ns in enumerate(ZOOM_NS) if ns * window.columns >= length_ns), window.zoom)
+    window.live = False
+    window.zoom = wanted
+    margin = (window.columns - length_ns // window.column_ns) // 2
+    window.first = progress.start_ns // window.column_ns - max(margin, 0)
+    if state.screen.launches:
+        state.panel = LAUNCHES_PANEL
+    app.say("the burst, exact in host and GPU lanes; 0 returns to now")
