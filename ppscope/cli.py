@@ -76,6 +76,9 @@ def demo(scenario: str, pp: int, tp: int, serve_only: bool, rate_hz: float, asci
 
 _PID = click.argument("pid", type=click.IntRange(min=1), required=False)
 _OUT = click.Path(path_type=Path)
+_redact_paths = click.option(
+    "--redact-paths", is_flag=True, help="Shorten absolute paths to what lies within their package."
+)
 
 
 @main.command()
@@ -98,27 +101,38 @@ _OUT = click.Path(path_type=Path)
     show_default=True,
     help="Seconds after which a part is closed as NAME.0001.pps and a new one begun.",
 )
+@_redact_paths
 @_rate
 def record(
-    pid: int | None, output: Path, seconds: float | None, max_mb: float, rotate_s: float, rate_hz: float
+    pid: int | None,
+    output: Path,
+    seconds: float | None,
+    max_mb: float,
+    rotate_s: float,
+    redact_paths: bool,
+    rate_hz: float,
 ) -> None:
     """Record the server that PID belongs to; `ppscope open` shows the recording."""
     from ppscope.commands.record import record as run
 
     size = int(max_mb * 1e6)
-    sys.exit(run(pid, output, seconds=seconds, max_bytes=size, rotate_s=rotate_s, rate_hz=rate_hz))
+    sys.exit(
+        run(pid, output, seconds=seconds, max_bytes=size, rotate_s=rotate_s, rate_hz=rate_hz, redact_paths=redact_paths)
+    )
 
 
 @main.command("open")
 @click.argument("file", type=_OUT)
 @click.option("--json", "as_json", is_flag=True, help="Print the embedded data instead of showing it.")
+@_redact_paths
 @_ascii
-def open_command(file: Path, as_json: bool, ascii_only: bool) -> None:
+def open_command(file: Path, as_json: bool, redact_paths: bool, ascii_only: bool) -> None:
     """Show a snapshot (.html) or a recording (.pps) in the same screen."""
     from ppscope.commands.live import prefers_ascii
     from ppscope.commands.open_file import open_file as run
 
-    sys.exit(run(file, as_json=as_json, ascii_only=ascii_only or prefers_ascii()))
+    plain = ascii_only or prefers_ascii()
+    sys.exit(run(file, as_json=as_json, ascii_only=plain, redact_paths=redact_paths))
 
 
 @main.command(context_settings={"allow_interspersed_args": False})
@@ -184,3 +198,47 @@ def rules(pid: int | None, source: str | None, changes: tuple[str, ...], as_json
     from ppscope.commands.rules import rules as run
 
     sys.exit(run(pid, source=source, settings=settings, as_json=as_json))
+
+
+@main.command()
+@_PID
+@click.option("-o", "--output", type=_OUT, help="The page to write; ppscope-MODEL-TIME.html without it.")
+@click.option("--seconds", type=click.FloatRange(0.5, 600), default=10.0, show_default=True, help="How long to look.")
+@_redact_paths
+@_rate
+def snapshot(pid: int | None, output: Path | None, seconds: float, redact_paths: bool, rate_hz: float) -> None:
+    """Write what is seen of the server that PID belongs to as one HTML page that needs nothing else."""
+    from ppscope.commands.snapshot import snapshot as run
+
+    sys.exit(run(pid, output, seconds=seconds, rate_hz=rate_hz, redact_paths=redact_paths))
+
+
+@main.command()
+@click.argument("before", type=_OUT)
+@click.argument("after", type=_OUT)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+@click.option("-o", "--output", type=_OUT, help="Write an HTML page with both timelines on one scale.")
+@_redact_paths
+def compare(before: Path, after: Path, as_json: bool, output: Path | None, redact_paths: bool) -> None:
+    """What a change did: two snapshots or recordings of one model under one load."""
+    from ppscope.commands.compare import compare as run
+
+    sys.exit(run(before, after, as_json=as_json, output=output, redact_paths=redact_paths))
+
+
+@main.command()
+@click.argument("file", type=_OUT)
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice(["perfetto", "speedscope", "folded", "gpu-csv", "gpu-json"]),
+    required=True,
+    help="The form that another tool reads.",
+)
+@click.option("-o", "--output", type=_OUT, help="The file to write; stdout without it.")
+@_redact_paths
+def export(file: Path, kind: str, output: Path | None, redact_paths: bool) -> None:
+    """Give a snapshot or recording to another tool: Perfetto, speedscope, flame graphs, a spreadsheet."""
+    from ppscope.commands.export import export as run
+
+    sys.exit(run(file, kind, output, redact_paths=redact_paths))

@@ -8,9 +8,10 @@ import sys
 import time
 
 from ppscope import exits
-from ppscope.collect.client import CollectorProcess
+from ppscope.collect.client import CollectorProcess, RecordStream
 from ppscope.records import End
 from ppscope.session import Session
+from ppscope.snapshot.window import KEEP_NS, KeptStream
 
 _FIRST_SERVER_S = 6.0
 
@@ -20,7 +21,7 @@ def complain(message: str, remedy: str = "") -> None:
     sys.stderr.write(f"ppscope: {message}\n" + (f"  try: {remedy}\n" if remedy else ""))
 
 
-def wait_for_server(session: Session, stream: CollectorProcess, timeout_s: float = _FIRST_SERVER_S) -> End | None:
+def wait_for_server(session: Session, stream: RecordStream, timeout_s: float = _FIRST_SERVER_S) -> End | None:
     """Wait until the server is known; an End record instead says why it will not be."""
     deadline = time.monotonic() + timeout_s
     while session.server is None and session.end is None and time.monotonic() < deadline:
@@ -53,9 +54,10 @@ def attach(pid: int | None, *, rate_hz: float, ascii_only: bool) -> int:
     except OSError as error:
         complain(f"the collector does not start: {sys.executable}: {error.strerror}")
         return exits.CANNOT_ATTACH
-    session = Session(stream)
+    kept = KeptStream(stream, KEEP_NS)
+    session = Session(kept)
     try:
-        return _show(pid, session, stream, ascii_only)
+        return _show(pid, session, kept, ascii_only)
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     finally:
@@ -74,14 +76,15 @@ def say_why_not(pid: int | None, end: End) -> None:
         complain(check.what, check.remedy)
 
 
-def _show(pid: int | None, session: Session, stream: CollectorProcess, ascii_only: bool) -> int:
+def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: bool) -> int:
     from ppscope.app import PpscopeApp  # here: Textual takes longer to import than the collector to find the server
+    from ppscope.snapshot.save import saver
 
     end = wait_for_server(session, stream)
     if end is not None:
         say_why_not(pid, end)
         return end.exit_code or exits.CANNOT_ATTACH
-    app = PpscopeApp(session, ascii=ascii_only)
+    app = PpscopeApp(session, ascii=ascii_only, save_snapshot=saver(stream.window))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: app.exit(return_code=exits.INTERRUPTED))
     app.run()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from ppscope import exits
 from ppscope.commands.live import complain, not_a_terminal
 from ppscope.snapshot.document import build, session_of
+from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.read import Opened, UnreadableFile, read_file
 
 
@@ -25,12 +27,14 @@ def read_or_complain(path: Path) -> Opened | None:
     return opened
 
 
-def document_of(opened: Opened) -> dict[str, object]:
+def document_of(opened: Opened, *, redact_paths: bool = False) -> dict[str, Any]:
     """The embedded data, or what a snapshot of this recording would embed."""
+    if redact_paths:
+        return build(shorten_paths(opened.records))
     return opened.document if opened.document is not None else build(opened.records)
 
 
-def open_file(path: Path, *, as_json: bool, ascii_only: bool) -> int:
+def open_file(path: Path, *, as_json: bool, ascii_only: bool, redact_paths: bool = False) -> int:
     """Show a file, or print its data; returns the exit code."""
     reason = None if as_json else not_a_terminal()
     if reason:
@@ -40,7 +44,7 @@ def open_file(path: Path, *, as_json: bool, ascii_only: bool) -> int:
     if opened is None:
         return exits.CANNOT_ATTACH
     if as_json:
-        document = document_of(opened)
+        document = document_of(opened, redact_paths=redact_paths)
         first = {"schema": document["schema"], **document}
         sys.stdout.write(msgspec.json.encode(first).decode() + "\n")
         return exits.OK

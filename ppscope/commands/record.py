@@ -13,6 +13,7 @@ from ppscope.collect.client import CollectorProcess
 from ppscope.commands.live import complain
 from ppscope.records import AnyRecord, End, Server, ServerGone
 from ppscope.snapshot.files import why_not_writable
+from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.recorder import Recorder
 
 _POLL_S = 0.25
@@ -39,7 +40,14 @@ def collector_arguments(pid: int | None, rate_hz: float) -> list[str]:
 
 
 def record(
-    pid: int | None, output: Path, *, seconds: float | None, max_bytes: int, rotate_s: float, rate_hz: float
+    pid: int | None,
+    output: Path,
+    *,
+    seconds: float | None,
+    max_bytes: int,
+    rotate_s: float,
+    rate_hz: float,
+    redact_paths: bool = False,
 ) -> int:
     """Record the server of a pid until `seconds` are over, it ends, or the user interrupts; returns the exit code."""
     why = why_not_writable(output)
@@ -50,7 +58,7 @@ def record(
     stream = CollectorProcess(collector_arguments(pid, rate_hz))
     recorder = Recorder(output, max_bytes, rotate_s)
     try:
-        return _Recording(stream, recorder, seconds, interrupt).run()
+        return _Recording(stream, recorder, seconds, interrupt, redact_paths).run()
     except OSError as error:
         complain(f"{output}: {error.strerror or error}")
         return exits.CANNOT_ATTACH
@@ -64,12 +72,18 @@ def record(
 
 class _Recording:
     def __init__(
-        self, stream: CollectorProcess, recorder: Recorder, seconds: float | None, interrupt: Interrupt
+        self,
+        stream: CollectorProcess,
+        recorder: Recorder,
+        seconds: float | None,
+        interrupt: Interrupt,
+        redact_paths: bool,
     ) -> None:
         self._stream = stream
         self._recorder = recorder
         self._seconds = seconds
         self._interrupt = interrupt
+        self._redact_paths = redact_paths
         self._began_s: float | None = None
         self._end: End | None = None
         self._gone = False
@@ -102,7 +116,8 @@ class _Recording:
                 self._gone = True
             elif isinstance(item, End):
                 self._end = item
-        self._recorder.write(item for item in records if not isinstance(item, End))
+        kept = [item for item in records if not isinstance(item, End)]
+        self._recorder.write(shorten_paths(kept) if self._redact_paths else kept)
 
     def _finish(self) -> int:
         recorded_s = self.recorded_s

@@ -10,8 +10,10 @@ import msgspec
 
 from ppscope import __version__
 from ppscope.collect.client import RecordedStream
+from ppscope.diagnose.findings import judge
 from ppscope.records import AnyRecord, GpuDevice, RankKey, StackSpans
 from ppscope.session import Session
+from ppscope.session.evidence import gather
 from ppscope.snapshot.pack import pack, records_of
 from ppscope.snapshot.page_data import SCHEMA
 from ppscope.snapshot.window import RecordWindow, is_bulk, time_of
@@ -71,12 +73,14 @@ def view(session: Session, packed: Json) -> Json:
     """What the page shows besides the columns: every figure is one the terminal shows too."""
     start_ns, end_ns = packed["window"]["origin_ns"], packed["window"]["end_ns"]
     screen = session.screen()
+    evidence = gather(session, end_ns, end_ns - start_ns)
+    findings = judge(evidence) if evidence is not None else screen.findings
     header = screen.header
     return {
         "server": _server(session, header.layout),
         "load": msgspec.to_builtins(header.load),
         "graphs": {"decode": _graph(header.decode_graph), "prefill": _graph(header.prefill_graph)},
-        "findings": [finding_json(finding) for finding in screen.findings],
+        "findings": [finding_json(finding) for finding in findings],
         "occupancy": msgspec.to_builtins(screen.occupancy),
         "stages": [_stage(stage, session) for stage in screen.stages],
         "phases": [msgspec.to_builtins(style) for style in session.phases()],

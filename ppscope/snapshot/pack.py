@@ -1,15 +1,14 @@
 """Records as columns of a JSON document, and back without loss.
 
-Stacks, GPU readings and host samples are most of a recording: they become one set of columns a series, with times as
-differences, which a page can draw as they are and which compress to a few bytes a span. Every other record stays a list with its
-tag first, as it is on the wire.
+Stacks, GPU readings and spans are most of a recording: they become columns by name, with times as differences, which a page can
+draw as they are and which compress to a few bytes a span. Every other record stays a list with its tag first, as it is on the wire.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -17,7 +16,6 @@ from ppscope.records import (
     AnyRecord,
     FrameDef,
     GpuSample,
-    HostSamples,
     RankKey,
     Record,
     StackDef,
@@ -29,7 +27,12 @@ Json = dict[str, Any]
 Made = TypeVar("Made", bound=Record)
 
 _GPU_FIELDS = tuple(name for name in GpuSample.__struct_fields__ if name not in ("index", "at_ns"))
-_HOST_LISTS = ("at_ns", "run_ns", "wait_ns")
+_COLUMN_KINDS: dict[str, type[Record]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in get_args(AnyRecord)
+    if "list[int]" in map(str, kind.__annotations__.values()) and kind is not StackSpans
+}
+"""Records that hold columns of their own: host samples, profile bursts, and what a later version adds."""
 _FAR_NS = 2**62
 _CHUNK_NS = 1_000_000_000
 
@@ -94,7 +97,7 @@ class _Track:
 
 
 def pack(records: Iterable[AnyRecord], origin_ns: int, from_ns: int = 0) -> Json:
-    """Records as `stacks`, `tracks`, `gpu_samples`, `host_samples` and `records`; times of columns count from `origin_ns`.
+    """Records as `stacks`, `tracks`, `gpu_samples`, `columns` and `records`; times of columns count from `origin_ns`.
 
     Spans are cut at `from_ns`. Overlapping windows of one thread become one track, as the session makes of them.
     """
@@ -102,7 +105,7 @@ def pack(records: Iterable[AnyRecord], origin_ns: int, from_ns: int = 0) -> Json
     stacks: list[StackDef] = []
     tracks: dict[tuple[RankKey, int], _Track] = {}
     gpus: dict[int, list[GpuSample]] = {}
-    host: list[HostSamples] = []
+    columns: list[Record] = []
     rest: list[AnyRecord] = []
     for record in records:
         if isinstance(record, FrameDef):
@@ -114,15 +117,15 @@ def pack(records: Iterable[AnyRecord], origin_ns: int, from_ns: int = 0) -> Json
             track.add(record, from_ns)
         elif isinstance(record, GpuSample):
             gpus.setdefault(record.index, []).append(record)
-        elif isinstance(record, HostSamples):
-            host.append(record)
+        elif record.__struct_config__.tag in _COLUMN_KINDS:
+            columns.append(record)
         else:
             rest.append(record)
     return {
         "stacks": _pack_stacks(frames, stacks),
         "tracks": [track.pack(origin_ns) for track in tracks.values()],
         "gpu_samples": [_pack_gpu(index, samples, origin_ns) for index, samples in sorted(gpus.items())],
-        "host_samples": [_pack_host(record) for record in host],
+        "columns": [_pack_columns(record) for record in columns],
         "records": [msgspec.to_builtins(record) for record in rest],
     }
 
@@ -152,11 +155,20 @@ def _pack_gpu(index: int, samples: list[GpuSample], origin_ns: int) -> Json:
     return packed
 
 
-def _pack_host(record: HostSamples) -> Json:
+def _times_of(kind: type[Record]) -> list[str]:
+    """The columns of a record that hold times which grow."""
+    return [
+        name
+        for name, type_ in kind.__annotations__.items()
+        if str(type_) == "list[int]" and name.endswith("_ns") and not name.endswith("lengths_ns")
+    ]
+
+
+def _pack_columns(record: Record) -> Json:
     packed: Json = msgspec.to_builtins(msgspec.structs.asdict(record))
-    for name in _HOST_LISTS:
+    for name in _times_of(type(record)):
         packed[name] = differences(packed[name])
-    return packed
+    return {"tag": record.__struct_config__.tag, **packed}
 
 
 def records_of(document: Mapping[str, Any]) -> list[AnyRecord]:
@@ -167,7 +179,7 @@ def records_of(document: Mapping[str, Any]) -> list[AnyRecord]:
             [
                 *(record for item in document["records"] if (record := _record(item)) is not None),
                 *_unpack_stacks(document["stacks"]),
-                *(_unpack_host(item) for item in document["host_samples"]),
+                *(_unpack_columns(item) for item in document["columns"] if item["tag"] in _COLUMN_KINDS),
                 *(sample for item in document["gpu_samples"] for sample in _unpack_gpu(item, origin_ns)),
                 *(window for item in document["tracks"] for window in _unpack_track(item, origin_ns)),
             ]
@@ -263,5 +275,16 @@ def _unpack_gpu(packed: Mapping[str, Any], origin_ns: int) -> Iterable[GpuSample
         yield _made(GpuSample, {"index": packed["index"], "at_ns": at_ns, **fields})
 
 
-def _unpack_host(packed: Mapping[str, Any]) -> HostSamples:
-    return _made(HostSamples, {**packed, **{name: _times(sums(packed[name]), 0) for name in _HOST_LISTS}})
+def _unpack_columns(packed: Mapping[str, Any]) -> AnyRecord:
+    kind = _COLUMN_KINDS[packed["tag"]]
+    values = {name: packed.get(name, default) for name, default in _defaults(kind)}
+    made: Any = _made(kind, {**values, **{name: _times(sums(values[name]), 0) for name in _times_of(kind)}})
+    record: AnyRecord = made
+    return record
+
+
+def _defaults(kind: type[Record]) -> Iterable[tuple[str, object]]:
+    """Field names with what stands in for one that an older file does not have."""
+    for field in msgspec.structs.fields(kind):
+        factory = field.default_factory
+        yield field.name, field.default if factory is msgspec.NODEFAULT else factory()

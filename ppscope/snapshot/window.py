@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from ppscope.collect.client import RecordStream
 from ppscope.records import (
+    AnyCommand,
     AnyRecord,
     BatchLog,
     Clock,
@@ -23,6 +25,7 @@ from ppscope.records import (
     LoopSample,
     Metric,
     Note,
+    ProbeSpans,
     RankExit,
     Server,
     ServerGone,
@@ -32,8 +35,10 @@ from ppscope.records import (
     StackSpans,
 )
 
+KEEP_NS = 60_000_000_000
+"""A snapshot out of the view shows the last minute."""
 _NOTES_KEPT = 400
-_BULK = (StackSpans, LoopSample, HostSamples, GpuSample, LoadSample, BatchLog, Metric, Cost)
+_BULK = (StackSpans, ProbeSpans, LoopSample, HostSamples, GpuSample, LoadSample, BatchLog, Metric, Cost)
 """Records that are one of a series: kept for a time. Everything else is a fact and stays."""
 _EVENTS = (LogNote, Note, RankExit, ServerGone, Dropped)
 """Facts that add to one another; of all others the last word counts."""
@@ -45,6 +50,8 @@ def time_of(record: AnyRecord) -> int | None:
         return record.end_ns
     if isinstance(record, HostSamples):
         return record.at_ns[-1] if record.at_ns else None
+    if isinstance(record, ProbeSpans):
+        return record.ends_ns[-1] if record.ends_ns else None
     if isinstance(record, Hello | Clock):
         return record.mono_ns
     if isinstance(record, FrameDef | StackDef | GpuDevice):
@@ -128,7 +135,7 @@ class Facts:
         elif isinstance(record, _EVENTS):
             self._told.append(record)
         elif not isinstance(record, End):
-            self._last[(type(record),)] = record
+            self._last[(type(record), getattr(record, "rank", None))] = record
 
     def records(self) -> list[AnyRecord]:
         """Facts in an order that a reader can take in."""
@@ -174,3 +181,30 @@ class RecordWindow:
         bulk = [record for _, record in self._bulk]
         used = chain.from_iterable(self.definitions.needed(record, written) for record in bulk)
         return in_time_order([*self.facts.records(), *used, *bulk])
+
+
+class KeptStream:
+    """A stream as it is, of which the last `keep_ns` are kept besides for whoever wants to write them."""
+
+    def __init__(self, stream: RecordStream, keep_ns: int | None) -> None:
+        self.live = stream.live
+        self.window = RecordWindow(keep_ns)
+        self._stream = stream
+
+    def drain(self) -> list[AnyRecord]:
+        """Records that have arrived since the last call."""
+        records = self._stream.drain()
+        self.window.add(records)
+        return records
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until something has arrived."""
+        return self._stream.wait(timeout_s)
+
+    def send(self, command: AnyCommand) -> None:
+        """Pass a command to the collector."""
+        self._stream.send(command)
+
+    def close(self) -> None:
+        """End the collector."""
+        self._stream.close()

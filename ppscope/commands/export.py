@@ -1,0 +1,56 @@
+"""`export`: a snapshot or recording for another tool."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from ppscope import exits
+from ppscope.commands.live import complain
+from ppscope.commands.open_file import read_or_complain
+from ppscope.records import AnyRecord
+from ppscope.snapshot.document import session_of
+from ppscope.snapshot.export_gpus import gpu_csv, gpu_json
+from ppscope.snapshot.export_stacks import folded, speedscope
+from ppscope.snapshot.export_trace import chrome_trace
+from ppscope.snapshot.files import why_not_writable, write_private
+from ppscope.snapshot.paths import shorten_paths
+from ppscope.snapshot.window import RecordWindow
+
+
+def export(file: Path, kind: str, output: Path | None, *, redact_paths: bool) -> int:
+    """Write `file` in the form `kind`, to stdout without `output`; returns the exit code."""
+    why = why_not_writable(output) if output is not None else None
+    if why:
+        complain(why)
+        return exits.USAGE
+    opened = read_or_complain(file)
+    if opened is None:
+        return exits.CANNOT_ATTACH
+    data = exported(shorten_paths(opened.records) if redact_paths else opened.records, kind, file.name)
+    if output is None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return exits.OK
+    try:
+        write_private(output, data)
+    except OSError as error:
+        complain(f"{output}: {error.strerror or error}")
+        return exits.CANNOT_ATTACH
+    return exits.OK
+
+
+def exported(records: list[AnyRecord], kind: str, name: str) -> bytes:
+    """The file's content; `kind` is perfetto, speedscope, folded, gpu-csv or gpu-json."""
+    if kind == "perfetto":
+        window = RecordWindow()
+        window.add(records)
+        events = list(chrome_trace(window, session_of(records)))
+        return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"from": "ppscope"}})
+    if kind == "speedscope":
+        return msgspec.json.encode(speedscope(records, name))
+    if kind == "folded":
+        return "".join(line + "\n" for line in folded(records)).encode("utf-8", "replace")
+    return gpu_csv(records).encode() if kind == "gpu-csv" else gpu_json(records)

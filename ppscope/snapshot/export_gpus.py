@@ -1,0 +1,53 @@
+"""GPU readings as CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ppscope.records import AnyRecord, GpuDevice, GpuSample, Hello
+from ppscope.sources.gpu_reasons import throttle_names
+
+SCHEMA = "ppscope.gpu_samples/1"
+_FIELDS = tuple(name for name in GpuSample.__struct_fields__ if name != "pids")
+
+
+def _rows(records: Iterable[AnyRecord]) -> list[dict[str, Any]]:
+    """One row a reading in time order; `wall_ns` is None where the recording does not say."""
+    hello: Hello | None = None
+    uuids: dict[int, str] = {}
+    samples: list[GpuSample] = []
+    for record in records:
+        if isinstance(record, Hello):
+            hello = record
+        elif isinstance(record, GpuDevice):
+            uuids[record.index] = record.uuid
+        elif isinstance(record, GpuSample):
+            samples.append(record)
+    rows = []
+    for sample in sorted(samples, key=lambda one: (one.at_ns, one.index)):
+        row = {name: getattr(sample, name) for name in _FIELDS}
+        row["wall_ns"] = None if hello is None else hello.wall_ns + sample.at_ns - hello.mono_ns
+        row["uuid"] = uuids.get(sample.index)
+        mask = sample.throttle_reasons
+        row["throttle"] = None if mask is None else "+".join(throttle_names(mask))
+        rows.append(row)
+    return rows
+
+
+def gpu_csv(records: Iterable[AnyRecord]) -> str:
+    """A table with a header; an unknown value is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["wall_ns", *_FIELDS, "throttle", "uuid"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_rows(records))
+    return text.getvalue()
+
+
+def gpu_json(records: Iterable[AnyRecord]) -> bytes:
+    """An object of schema `ppscope.gpu_samples/1`; unknown is null."""
+    return msgspec.json.encode({"schema": SCHEMA, "samples": _rows(records)})

@@ -1,0 +1,133 @@
+"""The figures of one document that a comparison sets side by side; each None where there is no evidence for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from ppscope.records import AnyRecord, BurstRank, BurstReport, GpuSample, LoadSample, RankKey
+from ppscope.session.stages import FORWARD
+from ppscope.snapshot.pack import records_of
+
+Json = dict[str, Any]
+
+
+class Measures(msgspec.Struct, frozen=True):
+    """Means over the document's window. Per-stage figures are by `PP0` …; shares are 0–1.
+
+    `step_ms` is a decode step: of a profile where there is one, else requests ÷ tokens a second. `stages_at_work` is the mean number
+    of stages whose host thread works; `active` whether a forward pass was seen, None where no stacks were.
+    """
+
+    tokens_per_s: float | None
+    step_ms: float | None
+    occupied: float | None
+    stages_at_work: float | None
+    bubble: float | None
+    eager_per_step: float | None
+    power_w: float | None
+    requests: float | None
+    busy: dict[str, float]
+    host_work: dict[str, float]
+    active: bool | None
+
+
+def measure(document: Json) -> Measures:
+    """The figures of a document. Raises UnreadableDocument."""
+    view = document["view"]
+    records = records_of(document)
+    shares = phase_shares(document)
+    work = {name for name, style in _styles(view).items() if style["kind"] == "work"}
+    host_work = {stage: sum(part for name, part in phases.items() if name in work) for stage, phases in shares.items()}
+    busy = {_name(stage): float(stage["busy"]) for stage in view["stages"] if stage["busy"] is not None}
+    tokens_per_s = _throughput(records, view["load"])
+    requests = _requests(view["load"])
+    step_ms, eager = _steps(records)
+    if step_ms is None and requests and tokens_per_s and view["load"].get("running"):
+        step_ms = 1000 * view["load"]["running"] / tokens_per_s
+    return Measures(
+        tokens_per_s=tokens_per_s,
+        step_ms=step_ms,
+        occupied=view["occupancy"]["mean"],
+        stages_at_work=sum(host_work.values()) if host_work else None,
+        bubble=_bubble(records, busy, len(view["stages"])),
+        eager_per_step=eager,
+        power_w=_mean(record.power_w for record in records if isinstance(record, GpuSample)),
+        requests=requests,
+        busy=busy,
+        host_work=host_work,
+        active=any(phases.get(name) for phases in shares.values() for name in FORWARD) if shares else None,
+    )
+
+
+def _styles(view: Json) -> dict[str, Json]:
+    return {style["name"]: style for style in view["phases"]}
+
+
+def _name(stage: Json) -> str:
+    return f"PP{stage['pp']}" if not stage["dp"] else f"DP{stage['dp']} PP{stage['pp']}"
+
+
+def phase_shares(document: Json) -> dict[str, dict[str, float]]:
+    """Share of each phase, by name, in the seen time of each stage's main threads; stages that nothing was seen of are left out."""
+    view = document["view"]
+    names = [style["name"] for style in view["phases"]]
+    phase_of = dict(zip(document["stacks"]["id"], view["stack_phases"], strict=True))
+    mains = {tuple(rank["key"]): rank["main_tid"] for stage in view["stages"] for rank in stage["ranks"]}
+    times: dict[str, dict[str, int]] = {}
+    for track in document["tracks"]:
+        key = RankKey(*track["rank"])
+        if track["thread"] != "MainThread" and mains.get((key.dp, key.pp, key.tp)) != track["tid"]:
+            continue
+        into = times.setdefault(_name({"dp": key.dp, "pp": key.pp}), {})
+        for took, stack in zip(track["took"], track["stack"], strict=True):
+            name = names[phase_of[stack]] if stack in phase_of else "other"
+            into[name] = into.get(name, 0) + took
+    whole = {stage: sum(phases.values()) for stage, phases in times.items()}
+    return {
+        stage: {name: took / whole[stage] for name, took in phases.items()}
+        for stage, phases in sorted(times.items())
+        if whole[stage]
+    }
+
+
+def _throughput(records: Iterable[AnyRecord], load: Json) -> float | None:
+    seen = [
+        record.tokens_per_s
+        for record in records
+        if isinstance(record, LoadSample) and record.stage is None and record.source == load["source"]
+    ]
+    mean = _mean(seen)
+    return mean if mean is not None else load["tokens_per_s"]
+
+
+def _requests(load: Json) -> float | None:
+    if load["running"] is None:
+        return None
+    return float(load["running"] + (load["queued"] or 0))
+
+
+def _steps(records: Iterable[AnyRecord]) -> tuple[float | None, float | None]:
+    """Median length of a decode step in ms, and eager kernels per decode step, of a profile burst."""
+    steps = [
+        step for record in records if isinstance(record, BurstRank) for step in record.steps if step.mode == "decode"
+    ]
+    if not steps:
+        return None, None
+    length = median(step.end_ns - step.start_ns for step in steps) / 1e6
+    return length, sum(step.eager_kernels for step in steps) / len(steps)
+
+
+def _bubble(records: Iterable[AnyRecord], busy: dict[str, float], stages: int) -> float | None:
+    for record in records:
+        if isinstance(record, BurstReport) and record.bubble is not None:
+            return record.bubble
+    return 1 - sum(busy.values()) / stages if busy and len(busy) == stages else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
