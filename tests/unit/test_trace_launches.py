@@ -178,6 +178,8 @@ def test_a_misplaced_launch_drills_down_to_its_line(tmp_path: Path) -> None:
         replayed_step(trace, index * STEP_NS * 2)
     trace.python("sglang/srt/managers/scheduler.py(10): run_batch", 0, STEP_NS)
     trace.python("sglang/srt/layers/sampler.py(20): forward", 39 * US, 10 * US)
+    trace.python("nn.Module: Sampler_0", 39 * US + 50, 9 * US)
+    trace.python("<built-in method add of type object>", 39 * US + 60, 9 * US)
     trace.python("torch/_ops.py(30): __call__", 39 * US + 100, 9 * US)
     trace.operator("aten::add", 39 * US + 200, 8 * US)
     trace.operator("aten::mul", 45 * US, US)
@@ -187,5 +189,5 @@ def test_a_misplaced_launch_drills_down_to_its_line(tmp_path: Path) -> None:
     assert (row.kernel, row.call, row.stream, row.duration_ns, row.step) == ("stray", "cudaLaunchKernel", 7, 7 * US, 0)
     assert row.gap_ns == (900 - 502) * US
     assert (row.caller.op, row.caller.line) == ("aten::add", "sglang/srt/layers/sampler.py(20): forward")
-    assert len(row.caller.stack) == 3
+    assert len(row.caller.stack) == 5
     assert {row.expected for row in found.rows} == {True, False}

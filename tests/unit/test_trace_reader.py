@@ -112,6 +112,7 @@ LOSS = {
     "bare quote": lambda text: text.replace(b"kernel<int, 5>", b'kernel "int 5'),
     "two bare quotes": lambda text: text.replace(b"kernel<int, 5>", b'kernel "int" 5'),
     "huge number": lambda text: text.replace(b'"ts": 29.0', b'"ts": 1e999', 1),
+    "far future": lambda text: text.replace(b'"ts": 29.0', b'"ts": 8000000000000000', 1),
     "huge integer": lambda text: text.replace(b'"ts": 29.0', b'"ts": ' + b"9" * 40, 1),
     "time not a number": lambda text: text.replace(b'"ts": 29.0', b'"ts": NaN', 1),
     "missing brace": lambda text: text.replace(b'"correlation": 1006, ', b'"correlation": 1006, {', 1),
