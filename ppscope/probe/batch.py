@@ -19,7 +19,8 @@ def batch_facts(batch: Any) -> tuple[int, int, int]:
     requests = getattr(batch, "reqs", None)
     size = len(requests) if requests is not None else 0
     extended = getattr(batch, "extend_num_tokens", None) if code != 2 else None
-    return code, min(size, 0xFFFF), extended if isinstance(extended, int) and extended > 0 else size
+    tokens = extended if isinstance(extended, int) and extended > 0 else size
+    return code, min(size, 0xFFFF), min(tokens, 0xFFFFFFFF)
 
 
 def refusal(runner: Any, forward_batch: Any) -> int:

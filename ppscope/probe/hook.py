@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 from typing import Any
@@ -74,15 +74,17 @@ class Hook:
             if scheduler is None or (not _loaded(SCHEDULER_MODULE) and name != SCHEDULER_MODULE):
                 return
             only = None if name == SCHEDULER_MODULE else name
-            self._wrap_all(getattr(scheduler, "Scheduler", None), only)
+            self.wrap_modules(sys.modules, only)
             self._recorder.told()
         except Exception as error:  # noqa: BLE001  the server goes on
             self._recorder.fail(error)
 
-    def _wrap_all(self, scheduler: type | None, only: str | None) -> None:
+    def wrap_modules(self, modules: Mapping[str, ModuleType], only: str | None = None) -> None:
+        """Wrap what the table names in these modules, or in one of them."""
+        scheduler = getattr(modules.get(SCHEDULER_MODULE), "Scheduler", None)
         wrapped, missing = self._recorder.facts["wrapped"], self._recorder.facts["missing"]
         for target in self._targets:
-            module = sys.modules.get(target.module)
+            module = modules.get(target.module)
             if module is None or (only is not None and only != target.module):
                 continue
             for owner in _owners(module, target.owner):

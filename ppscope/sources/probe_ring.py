@@ -68,7 +68,7 @@ class RingReader:
                 f"the probe in this server writes version {fixed[1]}, this ppscope reads version {layout.VERSION}",
                 "attach with the ppscope that launched the server, or launch it with this one",
             )
-        self._capacity = fixed[3]
+        self._capacity: int = fixed[3]
         if (
             fixed[2] != layout.RECORD.size
             or size < layout.HEADER_BYTES + self._capacity * fixed[2]
@@ -76,6 +76,7 @@ class RingReader:
         ):
             raise RefusedError("the probe's ring is damaged: its sizes do not fit")
         self._next: int | None = None
+        self._unsaid = 0
         self.lost = 0
 
     def close(self) -> None:
@@ -113,19 +114,26 @@ class RingReader:
             return self._map[head + begin * size : head + end * size]
         return self._map[head + begin * size : head + capacity * size] + self._map[head : head + end * size]
 
+    def _oldest(self, written: int) -> int:
+        # The oldest record that is safe to read: the writer is at most so far beyond what it has told.
+        return max(written - self._capacity + _MARGIN + _AHEAD, 1)
+
+    def _skip_to(self, sequence: int) -> None:
+        missed = sequence - (self._next or sequence)
+        self._next = sequence
+        self._unsaid += missed
+        self.lost += missed
+
     def read(self, rank: RankKey, now_ns: int) -> ProbeSpans | None:
         """What was written since the last call, None when nothing was.
 
         The newest record is left for the next call while it is younger than a millisecond: the other core's stores may be on their way.
         """
-        written = layout.LIVE.unpack_from(self._map, layout.LIVE_OFFSET)[0]
-        lost = 0
-        oldest = max(written - self._capacity + _MARGIN + _AHEAD, 1)
-        if self._next is None or self._next > written + self._capacity:
-            self._next = oldest
-        elif self._next < oldest:
-            lost = oldest - self._next
-            self._next = oldest
+        written: int = layout.LIVE.unpack_from(self._map, layout.LIVE_OFFSET)[0]
+        if self._next is None:
+            self._next = self._oldest(written)
+        elif self._next < (oldest := self._oldest(written)):
+            self._skip_to(oldest)
         first = self._next
         upto = min(written + _AHEAD, first + self._capacity - 1)
         if upto <= first:
@@ -135,12 +143,12 @@ class RingReader:
         if whole and whole < upto - first and columns[2][whole - 1] > now_ns - _FRESH_NS:
             whole -= 1
         if not whole:
-            if columns[0][0] > first:  # the writer came round while we looked
-                self._next = None
-                self.lost += lost
+            newer = columns[0][0]
+            if newer > first and not (newer - first) % self._capacity:  # the writer came round while we looked
+                self._skip_to(self._oldest(newer))
             return None
         self._next = first + whole
-        self.lost += lost
+        lost, self._unsaid = self._unsaid, 0
         if whole < len(columns[0]):
             columns = [column[:whole] for column in columns]
         sequence, starts, ends, turns, tokens, sizes, slots, kinds, depths, modes, graphs, _, _ = columns

@@ -1,0 +1,184 @@
+"""The ring between writer and reader: whole records only, every loss told, nobody else's file read, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppscope.probe import layout
+from ppscope.probe.ring import Ring, name_of, open_folder, pid_namespace, started_ticks, sweep
+from ppscope.sources.probe_folder import RefusedError
+from ppscope.sources.probe_ring import RingReader
+from tests.unit.probe_tools import KEY, reader, rows
+
+LATER = 1 << 62
+SMALL = 1024
+
+
+class Writer:
+    """A ring and a hand that writes into it as the recorder does."""
+
+    def __init__(self, base: Path, capacity: int = SMALL) -> None:
+        folder = open_folder(str(base))
+        self.ring = Ring(folder, ranks=(-1, 1, 0), slots=2, flags=layout.AWAKE, capacity=capacity)
+        os.close(folder)
+        self.seq = 0
+
+    def put(self, count: int, *, tell: bool = True) -> None:
+        for _ in range(count):
+            self.seq += 1
+            record = layout.RECORD.pack(
+                self.seq, self.seq * 10, self.seq * 10 + 5, 0, 0, 0, 0, layout.SEND, 0, 0, 0, 0, self.seq & 0xFFFFFFFF
+            )
+            at = layout.HEADER_BYTES + self.seq % self.ring.capacity * layout.RECORD.size
+            self.ring.map[at : at + layout.RECORD.size] = record
+        if tell:
+            layout.LIVE.pack_into(self.ring.map, layout.LIVE_OFFSET, self.seq, 0, 0, 0, 0, -1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3 * SMALL), st.booleans()), max_size=8))
+def test_every_record_is_read_once_or_counted_as_lost(writes: list[tuple[int, bool]]) -> None:
+    with tempfile.TemporaryDirectory() as base:
+        writer, ring = Writer(Path(base)), reader(Path(base))
+        assert ring.read(KEY, LATER) is None
+        expected = 1
+        for count, tell in [*writes, (0, True), (0, True)]:
+            writer.put(count, tell=tell)
+            while (spans := ring.read(KEY, LATER)) is not None:
+                assert spans.sequence == expected + spans.lost
+                expected = spans.sequence + len(spans.starts_ns)
+                assert [start // 10 for start in spans.starts_ns] == list(range(spans.sequence, expected))
+        assert expected - 1 == writer.seq
+        ring.close()
+
+
+def test_a_record_being_written_is_left_for_later(tmp_path: Path) -> None:
+    writer, ring = Writer(tmp_path), reader(tmp_path)
+    writer.put(10)
+    at = layout.HEADER_BYTES + 10 * layout.RECORD.size
+    whole = writer.ring.map[at : at + layout.RECORD.size]
+    for cut in range(0, layout.RECORD.size, 8):  # the old record's bytes from some point on
+        writer.ring.map[at : at + layout.RECORD.size] = whole[:cut] + bytes(layout.RECORD.size - cut)
+        spans = ring.read(KEY, LATER)
+        assert spans is None or len(spans.starts_ns) == 9
+    writer.ring.map[at : at + layout.RECORD.size] = whole
+    assert [row["start"] for row in rows(ring.read(KEY, LATER))] == [100]
+
+
+def test_the_newest_record_waits_while_it_is_young(tmp_path: Path) -> None:
+    writer, ring = Writer(tmp_path), reader(tmp_path)
+    writer.put(3)
+    assert len(rows(ring.read(KEY, 40))) == 2
+    assert len(rows(ring.read(KEY, LATER))) == 1
+
+
+def damage(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+@pytest.mark.parametrize(
+    ("offset", "data", "reason"),
+    [
+        (0, b"NOTARING", "wrong magic"),
+        (8, b"\x07\0\0\0", "writes version 7, this ppscope reads version 1"),
+        (12, b"\x08\0\0\0", "sizes do not fit"),
+        (16, b"\xff\xff\xff\x7f", "sizes do not fit"),
+        (16, b"\0\0\0\0", "sizes do not fit"),
+    ],
+)
+def test_a_foreign_ring_is_refused_with_the_reason(tmp_path: Path, offset: int, data: bytes, reason: str) -> None:
+    Writer(tmp_path)
+    damage(next(tmp_path.glob("*/ring-*")), offset, data)
+    with pytest.raises(RefusedError, match=reason):
+        reader(tmp_path)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=6000))
+def test_any_bytes_are_refused_or_read(data: bytes) -> None:
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        try:
+            ring = RingReader(os.dup(file.fileno()))
+        except RefusedError:
+            return
+        ring.head()
+        ring.read(KEY, LATER)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(min_size=8, max_size=400), st.integers(0, layout.HEADER_BYTES + 200))
+def test_a_damaged_ring_never_raises(data: bytes, offset: int) -> None:
+    with tempfile.TemporaryDirectory() as base:
+        writer = Writer(Path(base), capacity=64)
+        writer.put(40)
+        damage(next(Path(base).glob("*/ring-*")), offset, data)
+        try:
+            ring = reader(Path(base))
+        except RefusedError:
+            return
+        ring.head()
+        for _ in range(3):
+            ring.read(KEY, LATER)
+        ring.close()
+
+
+def test_another_users_ring_is_refused_politely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Writer(tmp_path)
+    mine = os.getuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    with pytest.raises(RefusedError, match=f"belong to user {mine}, this is user {mine + 1}") as refused:
+        reader(tmp_path)
+    assert "as the server's user" in refused.value.remedy
+
+
+@pytest.mark.parametrize("trap", ["link_folder", "link_file", "open_folder", "fifo"])
+def test_no_link_is_followed_and_no_open_folder_trusted(tmp_path: Path, trap: str) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir(mode=0o700)
+    name = name_of(layout.RING, pid_namespace(), os.getpid(), started_ticks() or 0)
+    (folder / "secret").write_text("secret")
+    private = tmp_path / layout.FOLDER.format(uid=os.getuid())
+    if trap == "link_folder":
+        private.symlink_to(folder)
+    else:
+        private.mkdir(mode=0o700)
+    if trap == "link_file":
+        (private / name).symlink_to(folder / "secret")
+    elif trap == "fifo":
+        os.mkfifo(private / name)
+    elif trap == "open_folder":
+        private.chmod(0o755)
+    with pytest.raises(RefusedError):
+        reader(tmp_path)
+
+
+def test_the_next_start_removes_what_the_dead_left(tmp_path: Path) -> None:
+    Writer(tmp_path)
+    child = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+    )
+    folder = next(tmp_path.iterdir())
+    dead, here = int(child.stdout), pid_namespace()
+    kept = [f"ring-{here + 1}-{dead}-1", "ring-notours", "notes.txt", f"other-{here}-{dead}-1"]
+    gone = [f"ring-{here}-{dead}-1", f"wanted-{here}-{dead}-1", f"ring-{here}-{os.getpid()}-1"]
+    for name in kept + gone:
+        (folder / name).write_bytes(b"x")
+    fd = open_folder(str(tmp_path))
+    assert sweep(fd) == len(gone)
+    os.close(fd)
+    left = {path.name for path in folder.iterdir()}
+    assert set(kept) <= left
+    assert not left & set(gone)
+    assert reader(tmp_path).head().pid == os.getpid(), "the living keep theirs"

@@ -1,0 +1,187 @@
+"""The wrappers around a loop like SGLang's: what they note, and that the loop does not notice them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppscope.probe import layout
+from ppscope.probe import recorder as hot
+from tests.unit.probe_tools import KEY, batch, fresh, reader, rows
+
+LATER = 1 << 62
+"""A present so late that no record is young."""
+
+
+def plan(turn: int) -> Any:
+    """Slot 0 decodes four, slot 1 is empty, slot 2 prefills once and then decodes one."""
+    if turn % 3 == 0:
+        return batch("DECODE", 4)
+    if turn % 3 == 2:
+        return batch("EXTEND", 1, 77) if turn == 2 else batch("DECODE", 1)
+    return None
+
+
+def test_a_loop_is_told_turn_by_turn(tmp_path: Path) -> None:
+    scheduler, runner, _ = fresh(tmp_path)
+    loop = scheduler(plan, runner(2))
+    loop.event_loop_pp(9)
+    assert loop.results == ["eager", "replayed"] * 3
+    ring = reader(tmp_path)
+    seen = rows(ring.read(KEY, LATER))
+    assert seen[0]["kind"] == "WAKE"
+    launches = [row for row in seen if row["kind"] == "LAUNCH"]
+    told = [(row["turn"], row["mb"], row["mode"], row["bs"], row["tokens"], row["graph"]) for row in launches]
+    assert told == [
+        (0, 0, "DECODE", 4, 4, "batch_over_captured"),
+        (2, 2, "EXTEND", 1, 77, "replayed"),
+        (3, 0, "DECODE", 4, 4, "batch_over_captured"),
+        (5, 2, "DECODE", 1, 1, "replayed"),
+        (6, 0, "DECODE", 4, 4, "batch_over_captured"),
+        (8, 2, "DECODE", 1, 1, "replayed"),
+    ]
+    assert [row["turn"] for row in seen if row["kind"] == "SCHEDULE"] == list(range(9))
+    # Results are processed for the following slot, with that slot's batch.
+    assert {(r["mb"], r["bs"]) for r in seen if r["kind"] == "PROCESS"} == {(0, 4), (2, 1)}
+    replays = [row for row in seen if row["kind"] == "REPLAY"]
+    assert [row["depth"] for row in replays] == [1, 1, 1]
+    for inner, outer in zip(replays, (r for r in launches if r["graph"] == "replayed"), strict=True):
+        assert outer["start"] <= inner["start"] <= inner["end"] <= outer["end"]
+    head = ring.head()
+    assert (head.slots, head.errors, head.resyncs, head.awake) == (3, 0, 0, True)
+    assert {"Scheduler.run_batch", "Scheduler._pp_launch_batch", "CudaGraphRunner.can_run"} <= set(head.wrapped)
+    assert "Scheduler.ingest_requests" in head.missing
+
+
+def test_results_exceptions_and_signatures_are_the_servers_own(tmp_path: Path) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    loop = scheduler(plan)
+    loop.event_loop_pp(3)
+    with pytest.raises(ValueError, match="the server's own"):
+        loop.process_batch_result(None)
+    assert recorder.depth == 0
+    assert list(inspect.signature(scheduler.run_batch).parameters) == ["self", "batch"]
+    assert scheduler._pp_launch_batch.__qualname__ == "Mixin._pp_launch_batch"
+    assert "_pp_launch_batch" not in vars(scheduler), "wrapped where it is defined, not above it"
+
+
+class Hostile:
+    """A batch that answers nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "reqs":
+            return [None] * 2
+        raise RuntimeError(name)
+
+
+def test_what_goes_wrong_in_the_probe_is_counted_and_then_it_is_off(tmp_path: Path) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    loop = scheduler(lambda turn: Hostile() if turn < 400 else batch("DECODE", 1))
+    loop.event_loop_pp(402)
+    assert loop.results == ["eager"] * 402
+    assert (recorder.state, recorder.on, recorder.errors) == ("off", False, 100)
+    assert "RuntimeError" in recorder.facts["error"]
+
+
+def test_a_batch_that_does_not_fit_a_record_does_no_harm(tmp_path: Path) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    loop = scheduler(lambda turn: batch("EXTEND", 70_000, 5 * 10**9))
+    loop.event_loop_pp(1)
+    launch = next(row for row in rows(reader(tmp_path).read(KEY, LATER)) if row["kind"] == "LAUNCH")
+    assert (launch["bs"], launch["tokens"], recorder.errors) == (65535, 2**32 - 1, 0)
+
+
+def test_the_count_of_turns_follows_the_loop_when_it_disagrees(tmp_path: Path) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    loop = scheduler(plan)
+    loop.event_loop_pp(4)
+    loop.recv_requests()  # a turn that was none
+    loop._pp_launch_batch(0, batch("DECODE", 2))
+    assert (recorder.resyncs, recorder.micro_batch) == (1, 0)
+
+
+def test_dormant_until_wanted_and_again_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [10**12]
+    monkeypatch.setattr(hot, "now", lambda: clock[0])
+    scheduler, _, recorder = fresh(tmp_path, always=False)
+    loop = scheduler(plan)
+
+    def turns(count: int = 3) -> int:
+        before = recorder.seq
+        for _ in range(count):
+            clock[0] += 150_000_000
+            loop.recv_requests()
+        return recorder.seq - before
+
+    loop.init_pp_loop_state()
+    folder = next(tmp_path.iterdir())
+    assert turns() == 0
+    assert [path.name.partition("-")[0] for path in folder.iterdir()] == ["wanted"], "no memory is taken while dormant"
+    wanted = next(folder.iterdir())
+    os.utime(wanted, ns=(clock[0], clock[0]))
+    assert turns() > 0
+    assert reader(tmp_path).head().awake
+    clock[0] += layout.WANTED_NS
+    assert turns() == 0
+    assert not reader(tmp_path).head().awake
+    os.utime(wanted, ns=(clock[0], clock[0]))
+    assert turns() > 0, "a second view finds it again"
+
+
+def test_other_threads_do_not_write(tmp_path: Path) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    scheduler(plan).event_loop_pp(2)
+    waited: list[str] = []
+    wrapped = hot.on_loop_thread(recorder, lambda: waited.append("original"), lambda: waited.append("timed"))
+    wrapped()
+    other = threading.Thread(target=wrapped)
+    other.start()
+    other.join()
+    assert waited == ["timed", "original"]
+
+
+@pytest.mark.parametrize("trouble", ["missing", "read_only", "full", "foreign"])
+def test_without_shared_memory_the_server_runs_as_before(
+    trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path
+    if trouble == "missing":
+        base = tmp_path / "nowhere"
+    elif trouble == "read_only":
+        monkeypatch.setattr(os, "mkdir", _refuse)
+    elif trouble == "full":
+        monkeypatch.setattr(os, "posix_fallocate", _refuse)
+    else:
+        (tmp_path / layout.FOLDER.format(uid=os.getuid())).mkdir(mode=0o755)
+    scheduler, _, recorder = fresh(base)
+    loop = scheduler(plan)
+    loop.event_loop_pp(6)
+    assert (loop.results, recorder.state, recorder.on) == (["eager"] * 4, "off", False)
+    assert recorder.facts["error"]
+    assert not list(tmp_path.glob("*/ring*")), "no half-made ring is left"
+
+
+def _refuse(*_: Any, **__: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_forked_child_starts_afresh(tmp_path: Path) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    loop = scheduler(plan)
+    loop.event_loop_pp(3)
+    written = recorder.seq
+    pid = os.fork()
+    if pid == 0:
+        recorder.reset()  # what os.register_at_fork does in a server
+        loop.get_next_batch_to_run()
+        own = recorder.ring is None
+        loop.event_loop_pp(3)
+        os._exit(0 if own and recorder.ring is not None and recorder.ring.pid == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert recorder.seq == written
+    assert len(list(tmp_path.glob("*/ring-*"))) == 2
