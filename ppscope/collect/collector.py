@@ -161,13 +161,25 @@ class Collector:
 
     def _look_for_successor(self, now: int) -> None:
         assert self._found is not None
-        gone = self._found.launcher_pid
+        old, gone = self._found, self._found.launcher_pid
+        others = [found for found in find_servers() if found.launcher_pid != gone]
         candidates = tuple(
-            (found.launcher_pid, found.model or found.kind) for found in find_servers() if found.launcher_pid != gone
+            (found.launcher_pid, found.model or found.kind)
+            for found in sorted(others, key=lambda found: likeness(old, found), reverse=True)
         )
         if candidates != self._candidates:
             self._candidates = candidates
             self.emit(ServerGone(now, gone, candidates))
+
+
+def likeness(old: Found, new: Found) -> tuple[bool, bool, bool, int]:
+    """How much a server looks like the successor of one that is gone; the larger the likelier, among equals the youngest."""
+    return (
+        new.launch_command == old.launch_command,
+        new.port is not None and new.port == old.port,
+        new.model == old.model,
+        new.launcher_started_ticks,
+    )
 
 
 def _differs(old: Server, new: Server) -> bool:
@@ -188,7 +200,16 @@ def _sources(emit: Emit, rate_hz: float, observed: Observed, found: Found) -> li
     dumps = DumpSource(emit, table=stacks.table)
     observed.rank_facts = dumps.rank_facts
     rules = RulesSource(emit, lambda: where_of(found.sglang_path_here, found.launcher_pid))
-    return [stacks, dumps, HostSource(emit), GpuSource(emit), ServerSource(emit), ProbeSource(emit), rules, BurstSource(emit)]
+    return [
+        stacks,
+        dumps,
+        HostSource(emit),
+        GpuSource(emit),
+        ServerSource(emit),
+        ProbeSource(emit),
+        rules,
+        BurstSource(emit),
+    ]
 
 
 def _read_commands(fd: int, commands: queue.Queue[AnyCommand]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import subprocess
@@ -29,6 +30,7 @@ class Terminal:
         self, command: Sequence[str], *, columns: int = 120, lines: int = 40, env: Mapping[str, str] | None = None
     ) -> None:
         self.received = 0
+        self._cut = False
         self.raw = bytearray()
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
@@ -59,10 +61,12 @@ class Terminal:
         self.close()
 
     def _read(self) -> None:
-        while True:
+        while not self._cut:
             try:
+                if not select.select([self._master], [], [], 0.2)[0]:
+                    continue
                 data = os.read(self._master, 65536)
-            except OSError:
+            except (OSError, ValueError):
                 return
             if not data:
                 return
@@ -115,6 +119,12 @@ class Terminal:
             return list(psutil.Process(self.process.pid).children(recursive=True))
         except psutil.NoSuchProcess:
             return []
+
+    def cut(self) -> None:
+        """Close the other side of the terminal, as a lost connection does."""
+        self._cut = True
+        self._reader.join(2.0)
+        os.close(self._master)
 
     def close(self) -> None:
         """End the command, whatever it is doing."""

@@ -1,0 +1,259 @@
+"""Faults of the worst night, in the real command: what the user sees, and that nothing is left running or stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ppscope import emulator
+from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
+
+BARS = re.compile(r"[▁▂▃▄▅▆▇█╌┈░▒▓╎]")
+STAGES = 3
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[emulator.EmulatedServer]:
+    with emulator.start("serial", STAGES) as running:
+        yield running
+
+
+def stage_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if re.match(r"^[▸> ] +PP\d", line)]
+
+
+def live(stages: int = STAGES) -> Callable[[str], bool]:
+    def all_drawn(text: str) -> bool:
+        lines = stage_lines(text)
+        return len(lines) == stages and all(BARS.search(line[60:]) for line in lines)
+
+    return all_drawn
+
+
+def attach(pid: int) -> Terminal:
+    return Terminal([str(PPSCOPE), "attach", str(pid)])
+
+
+def leave(terminal: Terminal) -> None:
+    """Quit, and see that nothing of it stays."""
+    everything = terminal.descendants()
+    terminal.send("q")
+    assert terminal.wait() == 0
+    assert all_gone(everything) == []
+
+
+def drawn(text: str) -> int:
+    """How much of the Gantt is filled."""
+    return sum(len(BARS.findall(line[60:])) for line in stage_lines(text))
+
+
+def ranks_of(pid: int) -> list[psutil.Process]:
+    return [p for p in psutil.Process(pid).children(recursive=True) if "scheduler_PP" in "".join(p.cmdline())]
+
+
+def collector_of(terminal: Terminal) -> psutil.Process:
+    return next(p for p in terminal.descendants() if "ppscope.collect.collector" in " ".join(p.cmdline()))
+
+
+def footprint(pid: int) -> dict[int, tuple[object, ...]]:
+    """What could be seen of a visitor in the target: threads, descriptors, tracer, whether it is stopped."""
+    seen: dict[int, tuple[object, ...]] = {}
+    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        tracer = next(line for line in status.splitlines() if line.startswith("TracerPid"))
+        files = sorted(os.readlink(f"/proc/{process.pid}/fd/{fd}").split(":")[0] for fd in _descriptors(process.pid))
+        seen[process.pid] = (process.num_threads(), files, tracer, process.status() == psutil.STATUS_STOPPED)
+    return seen
+
+
+def _descriptors(pid: int) -> list[str]:
+    held = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            if not os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:"):
+                held.append(fd)  # an HTTP request of somebody else may be under way
+        except OSError:
+            continue
+    return held
+
+
+def test_nothing_can_be_seen_in_the_target_after_we_left(server: emulator.EmulatedServer, tmp_path: Path) -> None:
+    """Nor on the disk: the folder for temporary files is as empty as before."""
+    before = footprint(server.pid)
+    with Terminal([str(PPSCOPE), "attach", str(server.pid)], env={"TMPDIR": str(tmp_path)}) as terminal:
+        terminal.wait_for(live())
+        assert all(row[2] == "TracerPid:\t0" and not row[3] for row in footprint(server.pid).values())
+        leave(terminal)
+    after = footprint(server.pid)
+    assert {pid: row[1:] for pid, row in after.items()} == {pid: row[1:] for pid, row in before.items()}
+    for pid, row in after.items():
+        # The server's own request threads come and go; a scheduler's do not.
+        assert pid == server.pid or row[0] == before[pid][0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stage_that_somebody_stopped_is_said_and_was_not_us(server: emulator.EmulatedServer) -> None:
+    victim = next(p for p in ranks_of(server.pid) if "PP1" in "".join(p.cmdline()))
+    with attach(server.pid) as terminal:
+        terminal.wait_for(live())
+        victim.suspend()
+        try:
+            terminal.wait_for(f"▲ stopped, pid {victim.pid}")
+            assert "ppscope sends its target no signals" in terminal.text
+        finally:
+            victim.resume()
+        terminal.wait_for(lambda text: "stopped" not in text)
+        leave(terminal)
+    assert victim.status() != psutil.STATUS_STOPPED
+
+
+def test_a_server_that_restarts_is_gone_and_its_successor_one_key_away() -> None:
+    with (
+        emulator.start("serial", 2, extra=("--restart-after", "4")) as restarting,
+        attach(restarting.pid) as terminal,
+    ):
+        terminal.wait_for(live(2))
+        terminal.wait_for("gone", timeout_s=20)
+        restarting.wait_for("ready")
+        terminal.wait_for(f"attach to {restarting.pid}", timeout_s=20)
+        terminal.send("a\r")
+        terminal.wait_for(
+            lambda text: f"pid {restarting.pid}" in text and "the server is gone" not in text, timeout_s=20
+        )
+        terminal.wait_for(live(2), timeout_s=20)
+        leave(terminal)
+
+
+def test_py_spy_killed_again_and_again_is_started_again(server: emulator.EmulatedServer) -> None:
+    with attach(server.pid) as terminal:
+        terminal.wait_for(live())
+        killed = 0
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            for process in terminal.descendants():
+                try:
+                    if process.name() == "py-spy":
+                        process.kill()
+                        killed += 1
+                except psutil.NoSuchProcess:
+                    continue
+            time.sleep(0.05)
+        assert killed >= STAGES
+        terminal.wait_for("ended by signal 9")
+        filled = drawn(terminal.text)
+        terminal.wait_for(lambda text: drawn(text) > filled + 3 * STAGES and "signal 9" not in text, timeout_s=30)
+        leave(terminal)
+    assert all(p.status() != psutil.STATUS_STOPPED for p in ranks_of(server.pid))
+
+
+def test_a_stopped_collector_is_said_and_q_still_works(server: emulator.EmulatedServer) -> None:
+    with attach(server.pid) as terminal:
+        terminal.wait_for(live())
+        everything = terminal.descendants()
+        collector_of(terminal).suspend()
+        terminal.wait_for("nothing has come from it", timeout_s=20)
+        terminal.send("?")
+        terminal.wait_for("command palette")
+        terminal.send("\x1b")
+        terminal.wait_for(lambda text: "command palette" not in text)
+        terminal.send("q")
+        assert terminal.wait(5) == 0
+        assert all_gone(everything) == []
+
+
+def test_suspended_and_brought_back_the_picture_goes_on(server: emulator.EmulatedServer) -> None:
+    with Terminal([shutil.which("bash") or "sh", "--norc", "-i"], env={"PS1": "$ "}) as terminal:
+        terminal.wait_for("$ ")
+        terminal.send(f"{PPSCOPE} attach {server.pid}\r")
+        terminal.wait_for(live())
+        everything = terminal.descendants()
+        terminal.send("\x1a")
+        terminal.wait_for("Stopped")
+        filled = drawn(terminal.text)
+        time.sleep(2.0)
+        terminal.send("fg\r")
+        terminal.wait_for(lambda text: "Stopped" not in text and live()(text) and drawn(text) > filled + 3 * STAGES)
+        terminal.send("q")
+        assert all_gone(everything) == []
+        terminal.send("\recho code=$?\r")
+        terminal.wait_for("code=0")
+        terminal.send("exit\r")
+        terminal.wait()
+
+
+def test_a_cut_connection_ends_everything(server: emulator.EmulatedServer) -> None:
+    """What sshd does when the network is gone: the master side of the terminal is closed."""
+    terminal = attach(server.pid)
+    try:
+        terminal.wait_for(live())
+        everything = terminal.descendants()
+        assert len(everything) >= 3
+        terminal.cut()
+        assert terminal.process.wait(10) in (0, 130, -signal.SIGHUP)
+        assert all_gone(everything) == []
+    finally:
+        terminal.close()
+
+
+def test_two_views_of_one_server_do_not_disturb_each_other(server: emulator.EmulatedServer) -> None:
+    with attach(server.pid) as first, attach(server.pid) as second:
+        first.wait_for(live())
+        second.wait_for(live())
+        leave(first)
+        filled = drawn(second.text)
+        second.wait_for(lambda text: drawn(text) > filled + 3)
+        assert "▲ stacks" not in second.text
+        leave(second)
+
+
+def test_a_log_that_grows_by_gigabytes_costs_nothing(server: emulator.EmulatedServer) -> None:
+    log = Path(server.folder) / "server.log"
+    with attach(server.pid) as terminal:
+        terminal.wait_for(live())
+        collector = collector_of(terminal)
+        for _ in range(20):
+            with log.open("r+b") as file:
+                file.truncate(log.stat().st_size + (100 << 20))  # sparse: 1 GB/s without the disk
+            time.sleep(0.1)
+        terminal.wait_for(lambda text: re.search(r"2\d\.\d tok/s", text) is not None)
+        assert collector.memory_info().rss < 200 << 20
+        leave(terminal)
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(tmp_path)], capture_output=True, check=False
+    )
+    if os.geteuid() != 0 or mounted.returncode != 0:
+        pytest.skip("a small disk can only be mounted as root")
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=False)
+
+
+def test_a_full_disk_ends_a_recording_in_one_line(server: emulator.EmulatedServer, tiny_disk: Path) -> None:
+    """What was written until then stays and can be opened."""
+    done = subprocess.run(
+        [str(PPSCOPE), "record", str(server.pid), "-o", str(tiny_disk / "run.pps"), "--seconds", "30"],
+        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    complaints = [line for line in done.stderr.splitlines() if "recording" not in line]
+    assert len(complaints) == 1, done.stderr
+    assert "No space left on device" in complaints[0]
+    ranks = {str(p.pid) for p in ranks_of(server.pid)}
+    assert not [p for p in psutil.process_iter() if p.name() == "py-spy" and ranks & set(p.cmdline())]
+    from ppscope.collect.client import RecordedStream
+
+    assert len(RecordedStream.open(tiny_disk / "run.pps").drain()) > 3
