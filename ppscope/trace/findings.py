@@ -57,7 +57,7 @@ def _eager_decode(run: Run, graphs_expected: bool | None) -> Finding | None:
     ranks = _unique([rank for rank, _ in eager])
     kernels = sorted(step.compute_kernels for _, step in eager)
     evidence = [
-        f"{len(eager)} of {len(decode)} decode steps{_where(run, ranks)} launched {kernels[0]}–{kernels[-1]} kernels"
+        f"{len(eager)} of {len(decode)} decode steps{_where(run, ranks)} launched {_span(kernels)} kernels"
         " one by one, without a graph launch"
     ]
     sizes = [step.step.batch_size for _, step in eager if step.step.batch_size is not None]
@@ -74,6 +74,10 @@ def _eager_decode(run: Run, graphs_expected: bool | None) -> Finding | None:
         }
         evidence.append(expectation[graphs_expected])
     else:
+        remedy = (
+            "The runner refused the graph for these steps alone: look at what their batches hold. A batch above the captured sizes, or"
+            " a request that needs what no graph was captured for (hidden states, input embeddings), runs eager on its stage."
+        )
         medians = [rank.median_replay_kernels for rank in ranks if rank.median_replay_kernels]
         if medians:
             evidence.append(f"its other decode steps replay {min(medians)} kernels from graphs (median)")
@@ -100,6 +104,14 @@ def _eager_decode(run: Run, graphs_expected: bool | None) -> Finding | None:
     )
 
 
+def _span(ordered: list[int]) -> str:
+    return str(ordered[0]) if ordered[0] == ordered[-1] else f"{ordered[0]}–{ordered[-1]}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('ch') else 's'}"
+
+
 def _verdict(rank: RankAnalysis, row: EagerLaunch) -> str | None:
     return None if row.step is None else rank.steps[row.step].verdict
 
@@ -115,7 +127,7 @@ def _eager_leak(run: Run) -> Finding | None:
     evidence = []
     if extra:
         evidence.append(
-            f"{extra} launches in {len(leaking) - len(large)} steps are not part of what the other replayed steps launch"
+            f"{_count(extra, 'launch')} in {_count(len(leaking) - len(large), 'step')} beyond what the other replayed steps launch"
         )
     if large:
         share = sum(step.compute_eager_ns for step in large) / max(

@@ -94,7 +94,9 @@ def _steps(rank: RankAnalysis) -> list[str]:
     recorded = f", {rank.launches.recorded} launches recorded" if rank.launches.recorded else ""
     count = f"{len(rank.steps)} step{'s' if len(rank.steps) > 1 else ''}"
     typical_ms = median(result.step.duration_ns for result in rank.steps) / 1e6
-    return [f"{_label(rank):>10}  {count} of {typical_ms:.1f} ms on the host: {parts}{recorded}"]
+    return [
+        f"{_label(rank):>10}  {count} of {typical_ms:.{1 if typical_ms >= 1 else 3}f} ms on the host: {parts}{recorded}"
+    ]
 
 
 def _damage(rank: RankAnalysis) -> list[str]:
