@@ -50,6 +50,7 @@ class BurstFollower:
     def __init__(self) -> None:
         self._results = 0
         self._active: int | None = None
+        self._looks = 0
 
     def look(self, app: PpscopeApp) -> None:
         """Compare with what was known; call it with the state refreshed."""
@@ -59,6 +60,10 @@ class BurstFollower:
         if progress.results != self._results:
             self._results = progress.results
             app.state.lanes.forget()
+        self._looks += 1
+        if not app.feed.live and self._looks == 2 and app.feed.extent()[0] >= (progress.start_ns or 0):
+            # Trace files hold nothing else; by the second look the window has its size.
+            self._active = progress.burst
         if progress.active:
             self._active = progress.burst
         elif self._active == progress.burst:

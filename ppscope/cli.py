@@ -180,6 +180,24 @@ def check(pid: int | None, as_json: bool, seconds: float, rate_hz: float) -> Non
 
 
 @main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a screen.")
+@click.option("--text", "as_text", is_flag=True, help="Text instead of a screen, as where there is no terminal.")
+@click.option("-o", "--output", type=_OUT, help="Write an HTML page instead.")
+@_ascii
+def trace(paths: tuple[str, ...], as_json: bool, as_text: bool, output: Path | None, ascii_only: bool) -> None:
+    """What torch profiler traces say: launches, replays, steps, the bubble of each stage.
+
+    Files of all ranks of a run belong together: name their folder.
+    """
+    from ppscope.commands.live import prefers_ascii
+    from ppscope.commands.trace import trace as run
+
+    plain = ascii_only or prefers_ascii()
+    sys.exit(run(paths, as_json=as_json, as_text=as_text, output=output, ascii_only=plain))
+
+
+@main.command()
 @_PID
 @click.option("--source", metavar="DIR", help="The sglang package folder to read, instead of the server's own.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Judge as if a setting had this value.")

@@ -491,6 +491,8 @@ class BurstRank(Record, frozen=True, tag="burst_rank"):
     dropped_events: int = 0
     damage: tuple[str, ...] = ()
     file: str = ""
+    staged: bool = True
+    """Whether `rank` is a place in a pipeline; False for a trace file that does not know its stage."""
 
 
 class BurstReport(Record, frozen=True, tag="burst_report"):

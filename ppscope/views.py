@@ -109,6 +109,8 @@ class StageRow(Value, frozen=True):
     """`trace`, `probe`, `metric`, `host` or None."""
     phases: tuple[tuple[int, float], ...]
     emulated: bool = False
+    label: str | None = None
+    """What it is called where it is no stage of a known pipeline; None: by its stage number."""
 
 
 class Load(Value, frozen=True):
@@ -286,7 +288,7 @@ class BurstOffer(Value, frozen=True):
 
 
 class BurstProgress(Value, frozen=True):
-    """How far the newest burst is; `state` as in the record. `ranks` are (name, state). `results` grows whenever lanes and launches change."""
+    """How far the newest burst is; `state` as in the record, `ranks` with theirs. `results` grows whenever lanes and launches change."""
 
     burst: int
     state: str

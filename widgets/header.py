@@ -19,7 +19,7 @@ def title_line(header: Header, state: Span, width: int) -> Line:
         (0, (model, "bold")),
         (3, (f"sglang {clean(header.version)}" if header.version else f"sglang {UNKNOWN}", "")),
         (1, (header.layout, "")),
-        (2, (f"{clean(header.host)} pid {header.launcher_pid}", "dim")),
+        (2, (f"{clean(header.host)} pid {header.launcher_pid}" if header.launcher_pid else clean(header.host), "dim")),
     ]
     if header.emulated:
         parts.append((1, ("emulated GPUs", "warn")))

@@ -45,6 +45,8 @@ COLUMNS = (
 
 def stage_name(stage: StageRow, several_dp: bool) -> str:
     """`PP3`, with the data-parallel rank in front where there are several."""
+    if stage.label is not None:
+        return clean(stage.label)
     return f"D{stage.dp}·PP{stage.pp}" if several_dp else f"PP{stage.pp}"
 
 

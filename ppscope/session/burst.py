@@ -204,11 +204,12 @@ def _launch_rows(ranks: dict[RankKey, _Rank], graphs_off: bool) -> tuple[LaunchR
     rows = []
     for key, rank in sorted(ranks.items()):
         spent_ns = sum(launch.gpu_ns for launch in rank.record.launches)
-        rows += [_launch_row(launch, key, spent_ns, graphs_off) for launch in rank.record.launches]
+        stage = key.pp if rank.record.staged else None
+        rows += [_launch_row(launch, key, stage, spent_ns, graphs_off) for launch in rank.record.launches]
     return tuple(sorted(rows, key=lambda row: -(row.gpu_us or 0.0)))
 
 
-def _launch_row(launch: BurstLaunch, key: RankKey, spent_ns: int, graphs_off: bool) -> LaunchRow:
+def _launch_row(launch: BurstLaunch, key: RankKey, stage: int | None, spent_ns: int, graphs_off: bool) -> LaunchRow:
     reason = None
     if not launch.expected:
         reason = (
@@ -221,7 +222,7 @@ def _launch_row(launch: BurstLaunch, key: RankKey, spent_ns: int, graphs_off: bo
         name=launch.kernel,
         count=launch.count,
         gpu_us=launch.gpu_ns / 1000,
-        stage=key.pp,
+        stage=stage,
         function=launch.function,
         file=launch.file,
         line=launch.line,

@@ -206,6 +206,8 @@ class Session:
 
     def _on_burst_report(self, record: BurstReport) -> None:
         self.bursts.add_report(record)
+        if not self.live:
+            self._seen(record.end_ns or record.at_ns)
 
     def _on_source(self, record: SourceStatus) -> None:
         self.sources[(record.name, record.rank)] = record

@@ -134,6 +134,8 @@ class StageRows:
                     busy_source=busy_source,
                     phases=shares(total),
                     emulated=emulated,
+                    # The rank of a trace file has no process, and may not know its stage.
+                    label=members[0].rank.title if members[0].rank.pid == 0 else None,
                 )
             )
         return tuple(rows)

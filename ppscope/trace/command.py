@@ -7,7 +7,7 @@ import sys
 import time
 
 from ppscope.trace.batch import analyse_files, find_files
-from ppscope.trace.report import make_report, to_json
+from ppscope.trace.report import TraceReport, make_report, to_json
 from ppscope.trace.source import TraceError
 from ppscope.trace.text import render
 
@@ -51,29 +51,41 @@ def run(paths: list[str], as_json: bool, html: str | None) -> int:
             file=sys.stderr,
         )
         return USAGE
+    report, code = read(paths)
+    if report is not None:
+        show(report, as_json)
+    return code
+
+
+def read(paths: list[str]) -> tuple[TraceReport | None, int]:
+    """Analyses trace files and folders, says on stderr what could not be read; the report, None without any, and the exit code."""
     if not paths:
         print("ppscope trace: name at least one trace file or folder", file=sys.stderr)
-        return USAGE
+        return None, USAGE
     progress = _Progress()
     try:
         files = find_files(paths)
         analyses, errors = analyse_files(files.every, progress)
     except TraceError as error:
         print(f"ppscope trace: {error}", file=sys.stderr)
-        return UNREADABLE
+        return None, UNREADABLE
     finally:
         progress.clear()
     for line in errors.values():
         print(f"ppscope trace: {line}", file=sys.stderr)
     if not analyses:
-        return UNREADABLE
+        return None, UNREADABLE
     report = make_report(analyses)
+    if any(file in errors for file in files.named):
+        return report, UNREADABLE
+    return report, FOUND if report.alarms else DONE
+
+
+def show(report: TraceReport, as_json: bool) -> None:
+    """Prints a report to stdout."""
     if as_json:
         sys.stdout.write(json.dumps(to_json(report), indent=2) + "\n")
-    else:
-        # An ASCII terminal gets escapes instead of an error.
-        encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(render(report).encode(encoding, "backslashreplace").decode(encoding))
-    if any(file in errors for file in files.named):
-        return UNREADABLE
-    return FOUND if report.alarms else DONE
+        return
+    # An ASCII terminal gets escapes instead of an error.
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(render(report).encode(encoding, "backslashreplace").decode(encoding))
