@@ -89,7 +89,7 @@ async def test_time_keys_pan_zoom_and_come_back() -> None:
 
 async def test_zoomed_in_a_lane_names_its_micro_batches() -> None:
     async with running("healthy") as run:
-        await run.press(*["plus"] * 4)
+        await run.press(*["plus"] * 3)
         lane = run.lanes()[1]
         assert all(digit in lane for digit in "01234567")
 
@@ -352,7 +352,7 @@ async def test_only_the_newest_tiles_are_drawn_again() -> None:
         with patch.object(LineView, "refresh", refresh):
             feed.at_ns += 500 * MS
             run.app.paint(figures=False)
-        assert 1 <= len(drawn) <= 2
+        assert 1 <= len(drawn) <= 3  # ten columns of 50 ms touch two or three tiles of eight
         assert all(type(view).__name__ == "Tile" for view in drawn)
 
 
