@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from ppscope.records import GpuDevice, GpuSample, Server
+from ppscope.target.installed import Root
 
 VARIABLE = "PPSCOPE_EMULATED_GPUS"
 MAX_BYTES = 1024 * 1024
@@ -127,7 +128,10 @@ def read(path: str) -> list[EmulatedGpu]:
 
 
 def find_path(server: Server, proc: str = "/proc") -> str | None:
-    """The file that the environment of the server's processes names; None when none does or none may be read."""
+    """The file that the environment of the server's processes names; None when none does or none may be read.
+
+    In another mount namespace it is the file as that process sees it.
+    """
     key = VARIABLE.encode() + b"="
     pids = [server.launcher_pid, *(rank.pid for rank in server.ranks), *(pid for pid, _ in server.others)]
     for pid in pids:
@@ -138,8 +142,16 @@ def find_path(server: Server, proc: str = "/proc") -> str | None:
             continue
         for entry in entries:
             if entry.startswith(key) and (path := os.fsdecode(entry[len(key) :])).startswith("/"):
-                return path
+                return _as_seen_by(pid, path, proc)
     return None
+
+
+def _as_seen_by(pid: int, path: str, proc: str) -> str:
+    try:
+        ours, theirs = (os.readlink(f"{proc}/{who}/ns/mnt") for who in ("self", pid))
+    except OSError:
+        return path
+    return path if ours == theirs else Root(f"{proc}/{pid}/root").resolve(path)
 
 
 class EmulatedReader:
