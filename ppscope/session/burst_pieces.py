@@ -120,7 +120,7 @@ def gpu_pieces(record: BurstRank, phases: Mapping[str, int], mark: bool) -> list
         for kind, start, length, odd in zip(
             record.gpu_classes, record.gpu_starts_ns, record.gpu_lengths_ns, record.gpu_unexpected, strict=True
         )
-        if 0 <= kind < len(GPU_PHASES)
+        if 0 <= kind < len(GPU_PHASES) and length > 0
     )
     pieces: list[Piece] = []
     for order in sorted(set(GPU_RANK)):

@@ -39,18 +39,12 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def run(paths: list[str], as_json: bool, html: str | None) -> int:
+def run(paths: list[str], as_json: bool) -> int:
     """Analyses trace files and folders, prints the result to stdout, and returns the exit code.
 
     0: done, nothing found; 1: findings above `info`; 2: usage; 3: a path that is not there, a named file that is no
     readable trace, or not one trace in a folder. The result of the files that can be read is printed all the same.
     """
-    if html is not None:
-        print(
-            "ppscope trace: writing HTML (-o) is not available here; use --json, or leave it out for text",
-            file=sys.stderr,
-        )
-        return USAGE
     report, code = read(paths)
     if report is not None:
         show(report, as_json)

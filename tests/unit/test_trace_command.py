@@ -27,12 +27,12 @@ def quiet(folder: Path) -> Path:
 
 
 def test_nothing_found_and_something_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([str(quiet(tmp_path))], as_json=False, html=None) == 0
+    assert run([str(quiet(tmp_path))], as_json=False) == 0
     assert "Nothing found" in capsys.readouterr().out
     folder = tmp_path / "profile"
     folder.mkdir()
     Pipeline([1_000_000] * 2, leaks=[(0, 3, "stray")]).build().write(folder)
-    assert run([str(folder)], as_json=True, html=None) == 1
+    assert run([str(folder)], as_json=True) == 1
     out, err = capsys.readouterr()
     assert {finding["id"] for finding in json.loads(out)["findings"]} == {"graphs.eager_leak", "pipeline.bubbles"}
     assert err == ""
@@ -44,7 +44,7 @@ def test_what_cannot_be_read_is_one_line_and_the_rest_is_shown(
 ) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("not a trace")
-    assert run([str(bad), str(quiet(tmp_path))], as_json, html=None) == 3
+    assert run([str(bad), str(quiet(tmp_path))], as_json) == 3
     out, err = capsys.readouterr()
     assert "quiet.json.gz" in out
     assert err.count("\n") == 1
@@ -54,14 +54,13 @@ def test_what_cannot_be_read_is_one_line_and_the_rest_is_shown(
 @pytest.mark.parametrize("name", ["missing.json", "empty"])
 def test_paths_without_a_trace(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
-    assert run([str(tmp_path / name)], as_json=True, html=None) == 3
+    assert run([str(tmp_path / name)], as_json=True) == 3
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
 
 
 def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([str(quiet(tmp_path))], as_json=False, html="x.html") == 2
-    assert run([], as_json=False, html=None) == 2
+    assert run([], as_json=False) == 2
     assert capsys.readouterr().out == ""
 
 
@@ -71,7 +70,7 @@ def test_foreign_files_in_a_folder_do_not_count(tmp_path: Path, capsys: pytest.C
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "merged-1.trace.json.gz").write_bytes(gzip.compress(b"[]"))
     assert [file.name for file in find_files([str(tmp_path)]).every] == ["config.json", "quiet.json.gz"]
-    assert run([str(tmp_path)], as_json=True, html=None) == 0
+    assert run([str(tmp_path)], as_json=True) == 0
     out, err = capsys.readouterr()
     assert len(json.loads(out)["ranks"]) == 1
     assert "config.json" in err
@@ -80,7 +79,7 @@ def test_foreign_files_in_a_folder_do_not_count(tmp_path: Path, capsys: pytest.C
 def test_a_cut_file_says_what_was_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = quiet(tmp_path)
     path.write_bytes(path.read_bytes()[:-40])
-    assert run([str(path)], as_json=False, html=None) == 0
+    assert run([str(path)], as_json=False) == 0
     assert "the gzip data ends in the middle" in capsys.readouterr().out
 
 
@@ -134,7 +133,7 @@ def test_names_that_are_no_utf8_and_ascii_terminals(tmp_path: Path, monkeypatch:
     for as_json in (True, False):
         out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
         monkeypatch.setattr("sys.stdout", out)
-        assert run([str(path)], as_json, html=None) == 0
+        assert run([str(path)], as_json) == 0
         out.flush()
         assert b"caf" in out.buffer.getvalue()
 
@@ -142,5 +141,5 @@ def test_names_that_are_no_utf8_and_ascii_terminals(tmp_path: Path, monkeypatch:
 def test_a_hostile_name_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = Pipeline([1_000_000] * 2, leaks=[(0, 3, "evil\x1b[2Jkernel")], hosts=["\x1b]0;x\x07", "b"]).build()
     pipeline.write(tmp_path)
-    assert run([str(tmp_path)], as_json=False, html=None) == 1
+    assert run([str(tmp_path)], as_json=False) == 1
     assert "\x1b" not in capsys.readouterr().out
