@@ -88,6 +88,9 @@ def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: boo
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: app.exit(return_code=exits.INTERRUPTED))
     app.run()
+    if session.bursts.left_behind is not None:
+        where = session.bursts.left_behind
+        complain(f"a profile was still under way: the server was told to stop it, and its traces stay in {where}")
     if app.return_code:
         return app.return_code
     if session.end is not None and session.end.exit_code:
