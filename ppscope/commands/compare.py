@@ -12,6 +12,7 @@ from ppscope.commands.live import complain
 from ppscope.commands.open_file import document_of, read_or_complain
 from ppscope.snapshot.compare import SCHEMA, compare_documents, to_json, to_text
 from ppscope.snapshot.files import why_not_writable, write_private
+from ppscope.snapshot.page_data import KEPT
 from ppscope.snapshot.write import page
 
 
@@ -28,7 +29,8 @@ def compare(before: Path, after: Path, *, as_json: bool, output: Path | None, re
         return exits.CANNOT_ATTACH
     comparison = compare_documents(documents[0], documents[1], (before.name, after.name))
     if output is not None:
-        data = {"schema": SCHEMA, "comparison": to_json(comparison), "before": documents[0], "after": documents[1]}
+        drawn = [{name: value for name, value in document.items() if name not in KEPT} for document in documents]
+        data = {"schema": SCHEMA, "comparison": to_json(comparison), "before": drawn[0], "after": drawn[1]}
         try:
             write_private(output, page(data))
         except OSError as error:

@@ -78,13 +78,13 @@ def say_why_not(pid: int | None, end: End) -> None:
 
 def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: bool) -> int:
     from ppscope.app import PpscopeApp  # here: Textual takes longer to import than the collector to find the server
-    from ppscope.snapshot.save import saver
+    from ppscope.snapshot.save import Saver
 
     end = wait_for_server(session, stream)
     if end is not None:
         say_why_not(pid, end)
         return end.exit_code or exits.CANNOT_ATTACH
-    app = PpscopeApp(session, ascii=ascii_only, save_snapshot=saver(stream.window))
+    app = PpscopeApp(session, ascii=ascii_only, save_snapshot=Saver(stream.window))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: app.exit(return_code=exits.INTERRUPTED))
     app.run()

@@ -11,9 +11,10 @@ import msgspec
 from ppscope import __version__
 from ppscope.collect.client import RecordedStream
 from ppscope.diagnose.findings import judge
-from ppscope.records import AnyRecord, GpuDevice, RankKey, StackSpans
+from ppscope.records import AnyRecord, GpuDevice, ProbeSpans, StackSpans
 from ppscope.session import Session
 from ppscope.session.evidence import gather
+from ppscope.snapshot.lanes import lanes
 from ppscope.snapshot.pack import pack, records_of
 from ppscope.snapshot.page_data import SCHEMA
 from ppscope.snapshot.window import RecordWindow, is_bulk, time_of
@@ -36,7 +37,7 @@ def build(records: Iterable[AnyRecord], window_ns: int | None = None) -> Json:
     """
     window = RecordWindow(window_ns)
     window.add(records)
-    kept = window.records()
+    kept = [_to_microseconds(record) for record in window.records()]
     start_ns, end_ns = _extent(kept, window_ns)
     packed: Json = {
         "schema": SCHEMA,
@@ -45,6 +46,14 @@ def build(records: Iterable[AnyRecord], window_ns: int | None = None) -> Json:
     }
     session = session_of(records_of(packed))
     return {**packed, "made": _made(session, end_ns), "view": view(session, packed)}
+
+
+def _to_microseconds(record: AnyRecord) -> AnyRecord:
+    """Exact spans without the nanoseconds that the probe itself takes for one, which are most of a file's size."""
+    if not isinstance(record, ProbeSpans):
+        return record
+    times = {name: [at - at % 1000 for at in getattr(record, name)] for name in ("starts_ns", "ends_ns")}
+    return msgspec.structs.replace(record, **times)
 
 
 def _extent(records: Sequence[AnyRecord], window_ns: int | None) -> tuple[int, int]:
@@ -76,6 +85,7 @@ def view(session: Session, packed: Json) -> Json:
     evidence = gather(session, end_ns, end_ns - start_ns)
     findings = judge(evidence) if evidence is not None else screen.findings
     header = screen.header
+    exact, marks = lanes(session, start_ns, end_ns)
     return {
         "server": _server(session, header.layout),
         "load": msgspec.to_builtins(header.load),
@@ -85,7 +95,8 @@ def view(session: Session, packed: Json) -> Json:
         "stages": [_stage(stage, session) for stage in screen.stages],
         "phases": [msgspec.to_builtins(style) for style in session.phases()],
         "stack_phases": _stack_phases(session, packed["stacks"]["id"]),
-        "micro_batches": [_micro_batches(session, key, start_ns, end_ns) for key in sorted(session.states)],
+        "exact_lanes": exact,
+        "micro_batches": marks,
         "launches": [msgspec.to_builtins(row) for row in screen.launches],
         "settings": [msgspec.to_builtins(row) for row in screen.settings],
         "gpus": [_gpu(row.device) for row in screen.gpus],
@@ -164,16 +175,6 @@ def _rank(rank: RankRow, session: Session) -> Json:
         "gpu_source": rank.gpu_source,
         "host_cpu": rank.host_cpu,
         "phases": [list(share) for share in rank.phases],
-    }
-
-
-def _micro_batches(session: Session, key: RankKey, start_ns: int, end_ns: int) -> Json:
-    """Micro-batch numbers of a rank's spans: `at` are the spans' starts from the origin, in order."""
-    known = [span for span in session.spans(key, start_ns, end_ns) if span.micro_batch is not None]
-    return {
-        "rank": list(msgspec.structs.astuple(key)),
-        "at": [max(span.start_ns, start_ns) - start_ns for span in known],
-        "number": [span.micro_batch for span in known],
     }
 
 

@@ -7,6 +7,7 @@ draw as they are and which compress to a few bytes a span. Every other record st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, TypeVar, get_args
 
@@ -14,6 +15,7 @@ import msgspec
 
 from ppscope.records import (
     AnyRecord,
+    BurstRank,
     FrameDef,
     GpuSample,
     RankKey,
@@ -33,6 +35,7 @@ _COLUMN_KINDS: dict[str, type[Record]] = {
     if "list[int]" in map(str, kind.__annotations__.values()) and kind is not StackSpans
 }
 """Records that hold columns of their own: host samples, profile bursts, and what a later version adds."""
+_PAIR = frozenset({"starts_ns", "ends_ns"})
 _FAR_NS = 2**62
 _CHUNK_NS = 1_000_000_000
 
@@ -97,7 +100,7 @@ class _Track:
 
 
 def pack(records: Iterable[AnyRecord], origin_ns: int, from_ns: int = 0) -> Json:
-    """Records as `stacks`, `tracks`, `gpu_samples`, `columns` and `records`; times of columns count from `origin_ns`.
+    """Records as `stacks`, `tracks`, `gpu_samples`, `bursts`, `columns` and `records`; times of columns count from `origin_ns`.
 
     Spans are cut at `from_ns`. Overlapping windows of one thread become one track, as the session makes of them.
     """
@@ -125,7 +128,8 @@ def pack(records: Iterable[AnyRecord], origin_ns: int, from_ns: int = 0) -> Json
         "stacks": _pack_stacks(frames, stacks),
         "tracks": [track.pack(origin_ns) for track in tracks.values()],
         "gpu_samples": [_pack_gpu(index, samples, origin_ns) for index, samples in sorted(gpus.items())],
-        "columns": [_pack_columns(record) for record in columns],
+        "bursts": [_pack_columns(record) for record in columns if isinstance(record, BurstRank)],
+        "columns": [_pack_columns(record) for record in columns if not isinstance(record, BurstRank)],
         "records": [msgspec.to_builtins(record) for record in rest],
     }
 
@@ -155,19 +159,27 @@ def _pack_gpu(index: int, samples: list[GpuSample], origin_ns: int) -> Json:
     return packed
 
 
+@lru_cache(maxsize=64)
 def _times_of(kind: type[Record]) -> list[str]:
-    """The columns of a record that hold times which grow."""
+    """The columns of a record that hold what grows: times, turns of the loop."""
     return [
         name
         for name, type_ in kind.__annotations__.items()
-        if str(type_) == "list[int]" and name.endswith("_ns") and not name.endswith("lengths_ns")
+        if str(type_) == "list[int]" and (name == "turns" or (name.endswith("_ns") and not name.endswith("lengths_ns")))
     ]
 
 
 def _pack_columns(record: Record) -> Json:
     packed: Json = msgspec.to_builtins(msgspec.structs.asdict(record))
-    for name in _times_of(type(record)):
-        packed[name] = differences(packed[name])
+    names = _times_of(type(record))
+    packed |= {name: differences(packed[name]) for name in names if name not in _PAIR}
+    if set(names) >= _PAIR:
+        # Calls follow on one another: a start is where the row before ended, and only lengths remain to be told.
+        starts, ends = packed["starts_ns"], packed["ends_ns"]
+        packed["starts_ns"] = [start - before for start, before in zip(starts, [0, *ends], strict=False)]
+        packed["ends_ns"] = [end - start for start, end in zip(starts, ends, strict=True)]
+    else:
+        packed |= {name: differences(packed[name]) for name in names if name in _PAIR}
     return {"tag": record.__struct_config__.tag, **packed}
 
 
@@ -179,7 +191,11 @@ def records_of(document: Mapping[str, Any]) -> list[AnyRecord]:
             [
                 *(record for item in document["records"] if (record := _record(item)) is not None),
                 *_unpack_stacks(document["stacks"]),
-                *(_unpack_columns(item) for item in document["columns"] if item["tag"] in _COLUMN_KINDS),
+                *(
+                    _unpack_columns(item)
+                    for item in (*document["bursts"], *document["columns"])
+                    if item["tag"] in _COLUMN_KINDS
+                ),
                 *(sample for item in document["gpu_samples"] for sample in _unpack_gpu(item, origin_ns)),
                 *(window for item in document["tracks"] for window in _unpack_track(item, origin_ns)),
             ]
@@ -278,13 +294,23 @@ def _unpack_gpu(packed: Mapping[str, Any], origin_ns: int) -> Iterable[GpuSample
 def _unpack_columns(packed: Mapping[str, Any]) -> AnyRecord:
     kind = _COLUMN_KINDS[packed["tag"]]
     values = {name: packed.get(name, default) for name, default in _defaults(kind)}
-    made: Any = _made(kind, {**values, **{name: _times(sums(values[name]), 0) for name in _times_of(kind)}})
+    names = _times_of(kind)
+    times = {name: _times(sums(values[name]), 0) for name in names if not (name in _PAIR and set(names) >= _PAIR)}
+    if set(names) >= _PAIR:
+        starts, ends = [], [0]
+        for gap, took in zip(values["starts_ns"], values["ends_ns"], strict=True):
+            starts.append(ends[-1] + gap)
+            ends.append(starts[-1] + took)
+        times |= {"starts_ns": _times(starts, 0), "ends_ns": _times(ends[1:], 0)}
+    made: Any = _made(kind, {**values, **times})
     record: AnyRecord = made
     return record
 
 
-def _defaults(kind: type[Record]) -> Iterable[tuple[str, object]]:
+@lru_cache(maxsize=64)
+def _defaults(kind: type[Record]) -> tuple[tuple[str, Any], ...]:
     """Field names with what stands in for one that an older file does not have."""
-    for field in msgspec.structs.fields(kind):
-        factory = field.default_factory
-        yield field.name, field.default if factory is msgspec.NODEFAULT else factory()
+    return tuple(
+        (field.name, field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory())
+        for field in msgspec.structs.fields(kind)
+    )

@@ -14,7 +14,9 @@ SCHEMA = "ppscope.snapshot/1"
 MARK = b'<meta name="generator" content="ppscope'
 MARK_WITHIN = 4096
 """The mark lies within the first bytes of a page."""
-_DATA = re.compile(rb'<script type="application/octet-stream" id="data">([A-Za-z0-9+/=\s]*)(</script>)?')
+_BLOCK = rb'<script type="application/octet-stream" id="%s">([A-Za-z0-9+/=\s]*)(</script>)?'
+KEPT = ("columns", "records")
+"""Parts that the page does not draw: they lie in a block of their own, which it need not unpack."""
 _MAX_BYTES = 1 << 30
 
 Json = dict[str, Any]
@@ -24,8 +26,14 @@ class NoData(ValueError):
     """A page without data that can be read; the message is the end of a sentence."""
 
 
-def embed(data: Json) -> str:
-    """The data as base64 of raw deflate of JSON: no character of it means anything to HTML."""
+def embed(data: Json) -> tuple[str, str]:
+    """The two blocks of a page: what it draws, and the rest. Base64 of raw deflate of JSON: nothing of it means anything to HTML."""
+    drawn = {name: value for name, value in data.items() if name not in KEPT}
+    kept = {name: data[name] for name in KEPT if name in data}
+    return _squeeze(drawn), _squeeze(kept)
+
+
+def _squeeze(data: Json) -> str:
     squeeze = zlib.compressobj(7, zlib.DEFLATED, -15)
     packed = squeeze.compress(msgspec.json.encode(data)) + squeeze.flush()
     return base64.b64encode(packed).decode()
@@ -33,18 +41,24 @@ def embed(data: Json) -> str:
 
 def extract(page: bytes) -> Json:
     """The data of a snapshot. Raises NoData for a page that is cut, damaged, or of another version."""
-    found = _DATA.search(page)
+    data = _unpack(page, b"data")
+    schema = data.get("schema")
+    if schema != SCHEMA:
+        raise NoData(_other_schema(schema))
+    return {**data, **_unpack(page, b"kept")}
+
+
+def _unpack(page: bytes, name: bytes) -> Json:
+    found = re.search(_BLOCK % name, page)
     if found is None or found[2] is None:
         raise NoData("is a ppscope page that is cut before the end of its data")
     try:
-        unpack = zlib.decompressobj(-15)
-        text = unpack.decompress(base64.b64decode(found[1]), _MAX_BYTES)
+        text = zlib.decompressobj(-15).decompress(base64.b64decode(found[1]), _MAX_BYTES)
         data = msgspec.json.decode(text)
     except (binascii.Error, zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
         raise NoData("is a ppscope page whose data is damaged") from None
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
-        raise NoData(_other_schema(schema))
+    if not isinstance(data, dict):
+        raise NoData("is a ppscope page whose data is damaged")
     return cast(Json, data)
 
 

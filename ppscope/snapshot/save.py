@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from ppscope.records import AnyRecord, Server
 from ppscope.snapshot.document import build
-from ppscope.snapshot.files import write_private
+from ppscope.snapshot.files import why_not_writable, write_private
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.window import RecordWindow
 from ppscope.snapshot.write import page
+
+_PATIENCE_S = 1.5
 
 
 def render(records: list[AnyRecord], *, redact_paths: bool = False) -> bytes:
@@ -21,17 +23,44 @@ def render(records: list[AnyRecord], *, redact_paths: bool = False) -> bytes:
     return page(build(shorten_paths(records) if redact_paths else records))
 
 
-def saver(window: RecordWindow) -> Callable[[], str]:
-    """What the view calls for a snapshot: writes one of the window as it is then, and says where. Raises OSError."""
+class Saver:
+    """What the view calls for a snapshot of the window as it is then; returns where it is, or will be in a moment.
 
-    def save() -> str:
-        records = window.records()
-        folder = Path(os.environ.get("PPSCOPE_SNAPSHOT_DIR") or Path.cwd())
-        path = folder / file_name(records)
-        write_private(path, render(records))
-        return str(path)
+    A minute of exact spans of many ranks takes seconds to write: that goes on in a thread, so that the view stays alive.
+    `problem` is why the last one was not written. A call raises OSError for a folder that cannot be written to.
+    """
 
-    return save
+    def __init__(self, window: RecordWindow) -> None:
+        self._window = window
+        self._thread: threading.Thread | None = None
+        self.problem: str | None = None
+
+    def __call__(self) -> str:
+        """Write a snapshot."""
+        if self._thread is not None and self._thread.is_alive():
+            raise OSError("the snapshot before is still being written")
+        self._tell()
+        records = self._window.records()
+        path = Path(os.environ.get("PPSCOPE_SNAPSHOT_DIR") or Path.cwd()) / file_name(records)
+        why = why_not_writable(path)
+        if why:
+            raise OSError(why)
+        self._thread = threading.Thread(target=self._write, args=(path, records), name="snapshot")
+        self._thread.start()
+        self._thread.join(_PATIENCE_S)
+        self._tell()
+        return f"{path}" + (" (being written)" if self._thread.is_alive() else "")
+
+    def _tell(self) -> None:
+        problem, self.problem = self.problem, None
+        if problem is not None:
+            raise OSError(problem)
+
+    def _write(self, path: Path, records: list[AnyRecord]) -> None:
+        try:
+            write_private(path, render(records))
+        except Exception as error:  # noqa: BLE001  whatever it is, the view goes on and says it
+            self.problem = str(error) or type(error).__name__
 
 
 def file_name(records: list[AnyRecord]) -> str:

@@ -20,13 +20,15 @@ def page(data: Mapping[str, Any]) -> bytes:
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
+    drawn, kept = embed(dict(data))
     text = _read("template.html")
     for name, value in (
         ("@VERSION@", __version__),
         ("@POLICY@", policy),
         ("@STYLE@", style),
         ("@SCRIPT@", script),
-        ("@DATA@", embed(dict(data))),
+        ("@DATA@", drawn),
+        ("@KEPT@", kept),
     ):
         text = text.replace(name, value, 1)
     return text.encode()

@@ -32,7 +32,11 @@ class Lane {
     this.style = new Uint8Array(size);
     this.stack = new Int32Array(size).fill(-1);
     this.batch = new Int16Array(size).fill(-1);
+    this.sure = null;
   }
+
+  // Provenance of one span, and of its micro-batch number.
+  provenanceOf(index) { return this.sure ? (this.sure[index] ? "exact" : "sampled") : this.provenance; }
 
   get length() { return this.start.length; }
 
@@ -71,6 +75,22 @@ function markBatches(lane, marks) {
     const index = lane.at(marks.at[i] + 1);
     if (index >= 0) lane.batch[index] = marks.number[i];
   }
+}
+
+function exactLane(packed, phases) {
+  const lane = new Lane(packed.lane, "exact", phases, packed.took.length);
+  const unit = packed.unit_ns;
+  let at = 0;
+  for (let i = 0; i < lane.length; i++) {
+    lane.start[i] = (at + packed.gap[i]) * unit;
+    at += packed.gap[i] + packed.took[i];
+    lane.end[i] = at * unit;
+  }
+  lane.style.set(packed.phase);
+  lane.batch.set(packed.micro_batch);
+  if (packed.stack) lane.stack.set(packed.stack);
+  if (Array.isArray(packed.exact)) lane.sure = Uint8Array.from(packed.exact);
+  return lane;
 }
 
 function burstLane(record, origin, styles) {
@@ -113,8 +133,15 @@ function buildModel(doc) {
     if (track.main) markBatches(lane, marks.get(keyOf(track.rank)));
     add(track.rank, lane);
   }
-  for (const record of doc.columns) {
-    if (record.tag === "burst_rank") add(record.rank, burstLane(record, doc.window.origin_ns, gpuStyles));
+  for (const packed of view.exact_lanes) {
+    const key = keyOf(packed.rank), lane = exactLane(packed, phases), others = lanes.get(key) || [];
+    // What was timed stands first; the sampled main thread keeps the stacks.
+    lanes.set(key, packed.lane === "host" ? [lane, ...others] : [...others, lane]);
+    if (packed.lane === "host" && others[0]) others[0].name = "host, sampled";
+  }
+  for (const record of doc.bursts) {
+    const timed = (lanes.get(keyOf(record.rank)) || []).some((lane) => lane.name === "gpu");
+    if (!timed) add(record.rank, burstLane(record, doc.window.origin_ns, gpuStyles));
   }
   return {
     doc, view, phases, lanes, gpuStyles,

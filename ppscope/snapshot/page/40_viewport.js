@@ -46,7 +46,7 @@ function firstView(model, width) {
   }
   turns.sort((a, b) => a - b);
   const usual = turns[Math.floor(turns.length / 2)] || 2e8;
-  const span = Math.min(Math.max(usual * (width / 22), 1e6), model.length);
+  const span = Math.min(Math.max(usual * (width / 44), 1e6), model.length);
   const from = Math.max((model.length - span) * 0.6, 0);
   return [from, from + span];
 }

@@ -172,8 +172,9 @@ class Gantt {
   describe(row, lane, index) {
     const style = lane.styles[lane.style[index]];
     const words = [row.title, lane.name, style.label, duration(lane.end[index] - lane.start[index]), "at " + duration(lane.start[index])];
-    if (lane.batch[index] >= 0) words.push(`micro-batch ${lane.batch[index]} (inferred)`);
-    words.push(lane.provenance);
+    const provenance = lane.provenanceOf(index);
+    if (lane.batch[index] >= 0) words.push(`micro-batch ${lane.batch[index]}` + (provenance === "exact" ? "" : " (inferred)"));
+    words.push(provenance);
     return words;
   }
 

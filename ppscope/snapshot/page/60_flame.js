@@ -42,7 +42,7 @@ class Flame {
   constructor(model, viewport, theme) {
     Object.assign(this, { model, viewport, theme, focus: null });
     const ranks = model.view.stages.flatMap((stage) => stage.ranks);
-    this.ranks = ranks.filter((rank) => (model.lanes.get(keyOf(rank.key)) || []).some((lane) => lane.stack.some((id) => id >= 0)));
+    this.ranks = ranks.filter((rank) => (model.lanes.get(keyOf(rank.key)) || []).some((lane) => lane.provenance === "sampled" && lane.length));
     this.rank = el("select", { "aria-label": "Rank of the stacks", onchange: () => this.pickThread() },
       this.ranks.map((rank, i) => el("option", { value: i }, `PP${rank.key[1]} TP${rank.key[2]}` + (rank.key[0] ? ` DP${rank.key[0]}` : ""))));
     this.thread = el("select", { "aria-label": "Thread of the stacks", onchange: () => this.reset() });
@@ -55,7 +55,7 @@ class Flame {
 
   pickThread() {
     const rank = this.ranks[this.rank.value || 0];
-    this.lanes = rank ? this.model.lanes.get(keyOf(rank.key)).filter((lane) => lane.name !== "gpu") : [];
+    this.lanes = rank ? this.model.lanes.get(keyOf(rank.key)).filter((lane) => lane.provenance === "sampled") : [];
     this.thread.replaceChildren(...this.lanes.map((lane, i) => el("option", { value: i }, clip(i ? lane.name : "main thread", 60))));
     this.reset();
   }

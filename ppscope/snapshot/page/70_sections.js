@@ -62,14 +62,13 @@ function stageTable(model) {
 }
 
 function launchTable(doc) {
-  const bursts = doc.columns.filter((record) => record.tag === "burst_rank");
   const rows = doc.view.launches.map((row) => ({
     class: row.kind === "eager" ? "warn" : "",
     cells: [isolated(clip(row.name, 300)), row.kind, row.count, known(row.gpu_us) ? duration(row.gpu_us * 1000) : NONE, known(row.stage) ? `PP${row.stage}` : NONE,
       isolated(row.file ? clip(row.file, 200) + (known(row.line) ? ":" + row.line : "") : NONE), isolated(clip(row.reason || NONE, 300))],
   }));
   const columns = [{ name: "kernel", class: "wide mono" }, { name: "kind" }, { name: "count", class: "number" }, { name: "GPU time", class: "number" }, { name: "stage" }, { name: "launched from", class: "mono" }, { name: "why eager" }];
-  const none = el("p", { class: "dim" }, bursts.length ? "The profile holds no launches." : "No profile burst was taken, so no launch was seen: what stacks show is below.");
+  const none = el("p", { class: "dim" }, doc.bursts.length ? "The profile holds no launches." : "No profile burst was taken, so no launch was seen: what stacks show is below.");
   return section("launches", "Launches", "", rows.length ? table(columns, rows, "Launches") : none);
 }
 
@@ -107,11 +106,12 @@ function provenance(doc) {
     el("dl", { class: "facts-list" }, [
       ["host lanes", "stacks, sampled by py-spy without pausing the target" + (known(overhead.stack_rate_hz) ? ` at ${fixed(overhead.stack_rate_hz, 0)} Hz: an edge is exact to one sample` : "")],
       ["micro-batch numbers", "inferred from the event loop's locals at a dump, for the span it fell into"],
-      ["GPU lanes", doc.columns.some((record) => record.tag === "burst_rank") ? "exact, from a profile burst" : "none: no profile burst and no probe"],
+      ["exact lanes", doc.view.exact_lanes.some((lane) => lane.exact) ? "timed by the probe in the scheduler, or by a profile burst" : null],
+      ["GPU lanes", doc.bursts.length ? "exact, from a profile burst" : doc.view.exact_lanes.some((lane) => lane.lane === "gpu") ? "exact, CUDA events of the probe" : "none: no profile burst and no GPU timing by the probe"],
       ["cost of ppscope", cost === null ? NONE : `${fixed(cost, 2)} cores: ${fixed(overhead.own_cores, 2)} its own, ${fixed(overhead.children_cores, 2)} its tools`],
       ["stacks no rule names", share(overhead.other_share, 1)],
       ["records dropped", String(overhead.dropped_records)],
-    ].map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
+    ].filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
     rows.length ? table(columns, rows, "Sources") : null);
 }
 
