@@ -70,6 +70,8 @@ def idle_while_serving(evidence: Evidence) -> Finding | None:
 
 def spinning(evidence: Evidence) -> Finding | None:
     """Utilisation is high, power is low, and the scheduler sits in a receive: a communication kernel spins."""
+    if evidence.active is not True or evidence.server.device == "cpu":
+        return None
     hit = []
     for stage in evidence.stages:
         power, gpus = _power(stage), _gpus(stage)
@@ -78,7 +80,7 @@ def spinning(evidence: Evidence) -> Finding | None:
             continue
         if all(watts <= SPIN_POWER * limit for watts, limit in power):
             hit.append((stage, receiving))
-    if not hit or evidence.server.device == "cpu":
+    if not hit:
         return None
     numbers = {stage.pp for stage, _ in hit}
     watts = [power for stage, _ in hit for power, _ in _power(stage)]

@@ -126,7 +126,9 @@ def imbalance(evidence: Evidence) -> Finding | None:
     if len(layers) == len(busy):
         lines.append(f"layers by stage: {', '.join(map(str, layers))}")
         split = balanced_split(layers, list(busy.values()))
-    if split is not None and list(split) != layers:
+        if split is not None and list(split) == layers:
+            return None  # as even as whole layers can make it
+    if split is not None:
         text = ",".join(map(str, split))
         remedy = f"{VARIABLE}={text} in the server's environment (needs a restart; the model's layers must sum up to {sum(split)})."
         gain = predicted(evidence, Change(layers=split))

@@ -1,0 +1,281 @@
+"""The catalogue on built evidence: each finding where it belongs, nowhere else, and never more than the evidence allows."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppscope.diagnose.evidence import Evidence
+from ppscope.diagnose.findings import CATALOGUE, judge
+from ppscope.diagnose.graph_rules import Answer, Judged
+from ppscope.diagnose.graph_state import Sizes
+from ppscope.sources.rules_model import Condition, GraphRule, literal
+from ppscope.views import Finding, GraphState, Occupancy
+from tests.unit.findings_tools import (
+    STARVED,
+    decode_lines,
+    evidence,
+    gpu,
+    ids,
+    load,
+    server,
+    settings,
+    stage,
+    stages,
+)
+
+NATIVE = GraphRule(
+    "decode", "srt/server_args.py", 2553, "_handle_attention", "attention_backend == 'torch_native'",
+    Condition("==", (Condition("setting", name="attention_backend"), literal("torch_native"))), message="Cuda graph is disabled",
+)  # fmt: skip
+FLAG = GraphRule(
+    "decode", "srt/arg_groups/cuda_graph_hook.py", 55, "resolve", "disable_cuda_graph",
+    Condition("requested", name="disable_cuda_graph"), kind="flag",
+)  # fmt: skip
+ON = Answer("decode", "on", (), ())
+BY_RULE = Answer("decode", "off", (Judged(NATIVE, "fires"),), (), ON)
+BY_FLAG = Answer("decode", "off", (Judged(FLAG, "fires"),), (), BY_RULE)
+OFF = GraphState(None, "off", "off", "log")
+SERIAL: dict[str, Any] = {
+    "occupancy": Occupancy(8, 1.0, 50, "sampled"),
+    "resolved": settings(pp_max_micro_batch_size=256),
+}
+IDLE_POWER = stages(gpu=gpu(power_w=85.0, util=3.0))
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "serial": ("pipeline.serial", SERIAL),
+    "serial: two of four slots, as far as samples tell": (
+        "pipeline.serial",
+        {**SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.1, 20, "sampled")},
+    ),
+    "serial: one batched request is one open request": (
+        "pipeline.serial",
+        {**SERIAL, "load": load(None), "in_flight": 1, "running_at_least": 8},
+    ),
+    "too few requests": (
+        "load.too_few_requests",
+        {"load": load(1), "occupancy": Occupancy(8, 1.0, 50, "sampled"), "running_at_least": 1, "micro_batch": 1.0, "in_flight": 1},
+    ),
+    "by flag": ("graphs.disabled_by_flag", {"decode": GraphState("off", "off", "off", "log"), "replay_share": 0.0}),
+    "by flag, with the rules": ("graphs.disabled_by_flag", {"decode": OFF, "rule": BY_FLAG, "replay_share": 0.0}),
+    "by flag, settings refused": ("graphs.disabled_by_flag", {"decode": GraphState("off", None, "off", "log")}),
+    "by rule": ("graphs.disabled_by_rule", {"decode": OFF, "rule": BY_RULE, "replay_share": 0.0}),
+    "by rule, source not readable": (
+        "graphs.disabled_by_rule",
+        {"decode": OFF, "rules_problem": "no permission", "replay_share": 0.0},
+    ),
+    "batch over captured": (
+        "graphs.batch_over_captured",
+        {"batches": decode_lines(64, False), "micro_batch": 64.0, "replay_share": 0.0, "decode": GraphState(None, "on", "off", "log")},
+    ),
+    "batch over captured, by counters alone": (
+        "graphs.batch_over_captured",
+        {"batches": (), "micro_batch": 64.0, "replay_share": 0.0, "decode": GraphState(None, "on", "off", "metrics")},
+    ),
+    "eager decode": ("graphs.eager_decode", {"replay_share": 0.1, "decode": GraphState(None, "on", "mixed", "metrics")}),
+    "imbalance": ("pipeline.imbalance", {"stages": stages([0.4, 0.4, 0.4, 0.9, 0.4, 0.4, 0.4, 0.4])}),
+    "bubbles": ("pipeline.bubbles", {"stages": stages([0.4] * 8)}),
+    "last stage sync": (
+        "pipeline.last_stage_sync",
+        {"stages": (*stages([0.7] * 7), stage(7, busy=0.75, phases={"schedule": 0.15, "postprocess": 0.15, "wait_gpu": 0.7}))},
+    ),
+    "idle power": ("gpu.idle_while_serving", {"stages": IDLE_POWER}),
+    "spinning": ("gpu.spinning", {"stages": stages(phases=STARVED, gpu=gpu(power_w=160.0, util=100.0))}),
+    "throttled": (
+        "gpu.throttled",
+        {"stages": (*stages(count=7), stage(7, gpu=gpu(7, throttled=(("hw_thermal", 0.6), ("gpu_idle", 0.1)))))},
+    ),
+    "cpu bound": (
+        "host.cpu_bound",
+        {"stages": (stage(0, phases={"eager": 0.9, "wait_gpu": 0.1}, host_cpu=0.97, gpu=gpu(util=40.0)), *stages(count=8)[1:])},
+    ),
+    "queue blocked": (
+        "server.queue_blocked",
+        {"active": False, "load": load(None, 3, None), "queued_s": 9.0, "occupancy": Occupancy(8, None, 2, None)},
+    ),
+}  # fmt: skip
+
+
+def only(case: str) -> Finding:
+    found = judge(evidence(**CASES[case][1]))
+    assert [finding.id for finding in found] == [CASES[case][0]]
+    return found[0]
+
+
+def test_a_healthy_server_has_none() -> None:
+    assert ids(evidence()) == set()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_finding_alone_and_complete(case: str) -> None:
+    finding = only(case)
+    severity = {"graphs": "high", "server": "high", "load": "info"}.get(finding.id.partition(".")[0])
+    severity = severity or {"pipeline.serial": "high", "gpu.spinning": "info"}.get(finding.id, "medium")
+    assert finding.severity == severity
+    assert finding.evidence
+    assert finding.remedy
+    assert finding.provenance in ("exact", "sampled", "inferred")
+    assert not re.search(r"\bNone\b|\bnan\b", " ".join((finding.summary, *finding.evidence, finding.remedy)))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "queue blocked"])
+def test_an_idle_or_loading_server_has_none(case: str) -> None:
+    of = evidence(**CASES[case][1])
+    assert ids(msgspec.structs.replace(of, active=False)) == set()
+    loading = msgspec.structs.replace(of.server, state="loading")
+    assert ids(msgspec.structs.replace(of, server=loading)) == set()
+
+
+NEAR: dict[str, dict[str, Any]] = {
+    "three of four slots": {**SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.5, 60, "sampled")},
+    "too few samples": {**SERIAL, "occupancy": Occupancy(8, None, 19, None)},
+    "slots not known": {**SERIAL, "occupancy": Occupancy(None, 1.0, 60, "sampled")},
+    "one stage only": {**SERIAL, "occupancy": Occupancy(None, None, 0, None), "server": server(1)},
+    "nobody says how many run": {**SERIAL, "load": load(None), "running_at_least": None, "in_flight": None, "micro_batch": None},
+    "resolved off, seen replaying": {"decode": GraphState(None, "off", "on", "log"), "rule": BY_RULE},
+    "off, but nobody says by whom": {"decode": OFF, "requested": None, "replay_share": 0.0},
+    "asked off, nothing seen": {"decode": GraphState("off", None, None)},
+    "a few large batches": {"batches": (*decode_lines(8), *decode_lines(64, False, 2)), "micro_batch": 16.0},
+    "large batches that replay": {"batches": decode_lines(64), "micro_batch": 64.0},
+    "captured sizes not known": {"batches": decode_lines(64), "micro_batch": 64.0, "captured": None},
+    "no busy evidence": {"stages": (*stages([0.4] * 7), stage(7))},
+    "busy evidence from two sources": {"stages": (*stages([0.3] * 7), stage(7, busy=0.9, source="trace"))},
+    "hardly any work": {"stages": stages([0.01] * 7 + [0.05])},
+    "as even as whole layers can be": {"stages": tuple(stage(k, busy=0.3 + 0.3 * (k == 2), layers=1) for k in range(8))},
+    "one GPU works": {"stages": (*IDLE_POWER[:7], stage(7))},
+    "a GPU without power": {"stages": (*IDLE_POWER[:7], stage(7, gpu=gpu(7, power_w=None)))},
+    "no GPU": {"stages": stages(gpu=None)},
+    "low power at work": {"stages": stages(gpu=gpu(power_w=200.0, util=100.0))},
+    "a stage between two others' paces": {"stages": stages([0.9] * 7 + [0.95])},
+    "throttled for a moment": {"stages": stages(gpu=gpu(throttled=(("sw_power_cap", 0.15), ("gpu_idle", 0.9))))},
+    "busy scheduler, busy GPU": {"stages": stages(phases={"eager": 0.9}, host_cpu=0.97)},
+    "scheduler that polls": {"stages": stages(phases={"idle": 0.9, "replay": 0.1}, host_cpu=0.97, gpu=gpu(util=30.0))},
+    "a queue that moves": {"load": load(64, 40), "queued_s": 30.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("near", NEAR)
+def test_what_only_looks_like_a_finding_is_none(near: str) -> None:
+    assert ids(evidence(**NEAR[near])) == set()
+
+
+OPTIONAL: dict[str, Any] = {
+    "requested": None,
+    "resolved": None,
+    "batches": (),
+    "micro_batch": None,
+    "in_flight": None,
+    "running_at_least": None,
+    "replay_share": None,
+    "rule": None,
+    "captured": None,
+    "layers": None,
+    "active": None,
+    "load": load(None, None, None),
+    "occupancy": Occupancy(None, None, 0, None),
+    "decode": GraphState(None, None, None),
+    "stages": (),
+}
+WEAKER = {
+    "graphs.batch_over_captured": {"graphs.eager_decode"},
+    "pipeline.serial": {"load.too_few_requests"},
+    "graphs.disabled_by_flag": {"graphs.disabled_by_rule"},
+    "graphs.disabled_by_rule": {"graphs.disabled_by_flag"},
+}
+"""What a finding may turn into once a piece of its evidence is missing: a weaker claim of the same facts."""
+
+
+@given(st.sampled_from(sorted(CASES)), st.sets(st.sampled_from(sorted(OPTIONAL))))
+def test_missing_evidence_only_lowers_what_is_claimed(case: str, missing: set[str]) -> None:
+    name, changes = CASES[case]
+    of = evidence(**{**changes, **{field: OPTIONAL[field] for field in missing}})
+    assert ids(of) <= {name} | WEAKER.get(name, set())
+
+
+def test_blank_evidence_claims_nothing() -> None:
+    nothing = GraphState(None, None, None)
+    blank = Evidence(0.0, server(), (), load(None, None, None), Occupancy(None, None, 0, None), nothing, nothing)
+    assert [entry(blank) for entry in CATALOGUE] == [None] * len(CATALOGUE)
+
+
+class TestWords:
+    """What the findings say."""
+
+    @pytest.mark.parametrize(
+        ("running", "queued", "slots", "wanted"),
+        [(8, 0, 8, 1), (8, 0, 4, 2), (9, 0, 4, 3), (8, 5, 4, 4), (64, 0, 8, 8)],
+    )
+    def test_serial_remedy_covers_running_and_queued(self, running: int, queued: int, slots: int, wanted: int) -> None:
+        of = evidence(
+            **{**SERIAL, "server": server(slots), "stages": stages(count=slots)},
+            load=load(running, queued),
+            running_at_least=running,
+        )
+        of = msgspec.structs.replace(of, occupancy=Occupancy(slots, 1.0, 50, "sampled"))
+        (finding,) = judge(of)
+        assert f"--pp-max-micro-batch-size {wanted} (at most {wanted} × {slots} = {wanted * slots}" in finding.remedy
+        assert f'{{"server_args": {{"pp_max_micro_batch_size": {wanted}}}}}' in finding.remedy
+
+    def test_a_limit_that_is_low_already_is_not_recommended_again(self) -> None:
+        finding = judge(evidence(**{**SERIAL, "resolved": settings(pp_max_micro_batch_size=1)}))[0]
+        assert "curl" not in finding.remedy
+        assert "is 1 already" in finding.remedy
+
+    def test_a_rule_is_named_with_file_line_and_what_comes_next(self) -> None:
+        finding = only("by rule")
+        assert finding.source == (("srt/server_args.py", 2553),)
+        assert finding.provenance == "exact"
+        assert any("srt/server_args.py:2553" in line for line in finding.evidence)
+
+    def test_dropping_the_flag_is_not_enough_where_a_rule_waits(self) -> None:
+        finding = only("by flag, with the rules")
+        assert any("graphs stay off all the same: srt/server_args.py:2553" in line for line in finding.evidence)
+
+    def test_without_the_source_the_rule_is_only_inferred(self) -> None:
+        finding = only("by rule, source not readable")
+        assert (finding.provenance, finding.source) == ("inferred", ())
+        assert any("no permission" in line for line in finding.evidence)
+
+    def test_the_graph_flag_is_that_of_the_version(self) -> None:
+        assert "--cuda-graph-max-bs-decode 64" in only("batch over captured").remedy
+        old = {key: value for key, value in settings().items() if key != "cuda_graph_config"}
+        (finding,) = judge(evidence(**{**CASES["batch over captured"][1], "resolved": old}))
+        assert "--cuda-graph-max-bs 64" in finding.remedy
+
+    def test_with_dp_attention_the_largest_replica_decides(self) -> None:
+        lines = tuple(
+            msgspec.structs.replace(line, dp=at % 2, running=64 if at % 2 else 4) for at, line in enumerate(decode_lines(4, False))
+        )  # fmt: skip
+        changes = {"server": server(dp_size=2), "resolved": settings(enable_dp_attention=True), "batches": lines}
+        assert ids(evidence(**changes, micro_batch=None, replay_share=0.0)) == {"graphs.batch_over_captured"}
+
+    @pytest.mark.parametrize(
+        ("changed", "word"),
+        [
+            ({"enable_mixed_chunk": True}, "mixed chunks"),
+            ({"disable_cuda_graph_padding": True}, "padding is disabled"),
+            ({"enable_return_hidden_states": True}, "cannot be known"),
+            ({"speculative_algorithm": "EAGLE"}, "draft model"),
+        ],
+    )
+    def test_runtime_reasons(self, changed: dict[str, object], word: str) -> None:
+        changes = {
+            **CASES["eager decode"][1],
+            "resolved": settings(**changed),
+            "captured": Sizes((1, 2, 4), "captured"),
+        }
+        (finding,) = judge(evidence(**changes, batches=decode_lines(3, False), micro_batch=3.0))
+        assert word in " ".join(finding.evidence)
+
+    def test_crowded_cores_are_told(self) -> None:
+        phases = {"eager": 0.9, "wait_gpu": 0.1}
+        (finding,) = judge(evidence(stages=stages(phases=phases, host_cpu=0.95, wait=0.3, gpu=gpu(util=40.0))))
+        assert any("without a core 30%" in line for line in finding.evidence)
+
+    def test_depth_carries_its_risk(self) -> None:
+        assert "#15527" in only("last stage sync").remedy

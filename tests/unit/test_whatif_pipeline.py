@@ -1,0 +1,152 @@
+"""The simulation of the pipeline loop against what can be worked out by hand, and predictions from evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ppscope.diagnose.predict import RANGE, predict, predicted, present
+from ppscope.diagnose.whatif import Change, Pipeline, Stage, spread, tokens_per_s
+from ppscope.views import Occupancy
+from tests.unit.findings_tools import evidence, load, server, stage, stages
+
+T = 0.01
+
+
+def pipeline(
+    times: list[float], slots: tuple[int, ...], *, host: float = 0.0, launch: float = 0.0, **more: Any
+) -> Pipeline:
+    cores = more.pop("cores", [None] * len(times))
+    made = tuple(Stage(time, launch, host, 0.0, core) for time, core in zip(times, cores, strict=True))
+    return Pipeline(made, slots, **more)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize(("count", "used"), [(2, 1), (2, 2), (4, 1), (4, 3), (8, 1), (8, 4), (8, 8)])
+def test_k_full_slots_of_p_give_k_passes_a_round(count: int, used: int, synchronous: bool) -> None:
+    """A micro-batch takes P × T once round; k of them share that."""
+    slots = spread(8 * used, count, used)
+    rate = tokens_per_s(pipeline([T] * count, slots, synchronous=synchronous))
+    assert rate == pytest.approx(8 * used / (count * T))
+
+
+def test_the_slowest_stage_sets_the_pace() -> None:
+    assert tokens_per_s(pipeline([T, 3 * T, T, T], (2,) * 4)) == pytest.approx(2 / (3 * T))
+
+
+def test_uneven_slots_take_turns_of_the_same_length() -> None:
+    assert tokens_per_s(pipeline([T] * 4, (7, 1, 0, 0))) == pytest.approx(8 / (4 * T))
+
+
+def test_launching_longer_than_computing_is_the_pace_of_an_eager_host() -> None:
+    assert tokens_per_s(pipeline([T] * 4, (2,) * 4, launch=3 * T)) == pytest.approx(2 / (3 * T))
+
+
+def test_at_depth_0_the_last_stage_waits_for_its_own_host() -> None:
+    assert tokens_per_s(pipeline([T] * 4, (2,) * 4, host=T / 5)) == pytest.approx(2 / (T + T / 5))
+
+
+def test_depth_1_hides_part_of_that() -> None:
+    shallow = tokens_per_s(pipeline([T] * 4, (2,) * 4, host=T / 5))
+    deep = tokens_per_s(pipeline([T] * 4, (2,) * 5, host=T / 5, depth=1))
+    assert shallow < deep <= 2 / T * 1.0001
+
+
+@pytest.mark.parametrize(("cores", "share"), [([0, 1, 2, 3], 1), ([0, 1, 0, 1], 2), ([0, 0, 0, 0], 4)])
+def test_stages_on_one_core_take_turns(cores: list[int], share: int) -> None:
+    rate = tokens_per_s(pipeline([T] * 4, (2,) * 4, synchronous=True, cores=cores))
+    assert rate == pytest.approx(2 / (share * T))
+
+
+def test_empty_slots_give_nothing_and_a_wrong_number_is_refused() -> None:
+    assert tokens_per_s(pipeline([T, T], (0, 0))) == 0
+    with pytest.raises(ValueError, match="another number of slots"):
+        tokens_per_s(pipeline([T, T], (1, 1, 1)))
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.floats(0.001, 0.05), min_size=2, max_size=6),
+    st.lists(st.integers(0, 9), min_size=8, max_size=8),
+    st.integers(0, 2),
+    st.floats(0, 0.01),
+)
+def test_never_faster_than_the_slowest_stage_nor_slower_than_turns(
+    times: list[float], sizes: list[int], depth: int, host: float
+) -> None:
+    slots = tuple(sizes[: len(times) + depth])
+    rate = tokens_per_s(pipeline(times, slots, host=host, depth=depth))
+    used = [size for size in slots if size]
+    mean = sum(used) / len(used) if used else 0
+    assert rate <= mean / max(times) * 1.0001
+    assert rate >= (sum(used) / (len(slots) * (sum(times) + (host + 1e-9) * len(times)) * 2) if used else 0) * 0.999
+
+
+@given(st.integers(0, 99), st.integers(1, 20), st.integers(0, 30))
+def test_spread_keeps_every_request(requests: int, slots: int, used: int) -> None:
+    dealt = spread(requests, slots, used)
+    assert (len(dealt), sum(dealt)) == (slots, requests)
+    full = [size for size in dealt if size]
+    assert not full or max(full) - min(full) <= 1
+
+
+WAITING = {"wait_gpu": 1.0}
+BUSY = {
+    "stages": stages([0.25] * 4, phases=WAITING),
+    "server": server(4),
+    "load": load(8, 0, 200.0),
+    "micro_batch": 8.0,
+}
+SERIAL = {**BUSY, "occupancy": Occupancy(4, 1.0, 50, "sampled")}
+
+
+class TestPrediction:
+    """From evidence to a sentence."""
+
+    def test_serial_spread_over_all_slots(self) -> None:
+        """Four stages busy a quarter each at 200 tokens/s: forward 10 ms. Two requests in each slot: the same 8 in four passes."""
+        found = predict(evidence(**SERIAL), Change(slots_used=4))
+        assert found is not None
+        assert found.then == pytest.approx(200, rel=0.1)
+        assert found.high / found.then == pytest.approx(1 + RANGE)
+        assert found.low / found.then == pytest.approx(1 - RANGE)
+
+    def test_a_better_split(self) -> None:
+        uneven = tuple(
+            stage(k, busy=share, layers=n, phases=WAITING)
+            for k, (share, n) in enumerate([(0.25, 1), (0.25, 1), (1.0, 4), (0.5, 2)])
+        )
+        of = evidence(
+            **{**BUSY, "stages": uneven, "occupancy": Occupancy(4, 4.0, 50, "sampled"), "load": load(32, 0, 200.0)}
+        )
+        found = predict(of, Change(layers=(2, 2, 2, 2)))
+        assert found is not None
+        assert found.then == pytest.approx(400, rel=0.15)
+        assert "time goes with layers" in predicted(of, Change(layers=(2, 2, 2, 2)))
+
+    @pytest.mark.parametrize(
+        "missing",
+        [
+            {"stages": stages(count=4)},
+            {"load": load(8, 0, None)},
+            {"micro_batch": None},
+            {"occupancy": Occupancy(4, None, 3, None)},
+            {"occupancy": Occupancy(None, 1.0, 30, "sampled")},
+            {"stages": stages([0.01] * 4, phases=WAITING)},
+        ],
+        ids=["no busy", "no rate", "no size", "no samples", "no slots", "a model that does not fit"],
+    )
+    def test_withheld_without_its_evidence(self, missing: dict[str, Any]) -> None:
+        of = evidence(**{**SERIAL, **missing})
+        assert predict(of, Change(slots_used=4)) is None
+        assert predicted(of, Change(slots_used=4)) == ""
+
+    def test_on_a_cpu_server_the_forward_blocks_and_cores_are_kept(self) -> None:
+        of = evidence(**{**SERIAL, "stages": stages([0.25] * 4, phases=WAITING, source="host")})
+        before = present(of)
+        assert before is not None
+        assert before.synchronous
+        assert all(made.launch_s == 0 for made in before.stages)
