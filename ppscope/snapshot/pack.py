@@ -72,12 +72,9 @@ class _Track:
             begin = max(start, newest)  # windows overlap by design
             if end <= begin:
                 continue
-            if self.ends and begin == self.ends[-1] and stack == self.stacks[-1]:
-                self.ends[-1] = end
-            else:
-                self.starts.append(begin)
-                self.ends.append(end)
-                self.stacks.append(stack)
+            self.starts.append(begin)
+            self.ends.append(end)
+            self.stacks.append(stack)
             newest = end
         self.end_ns = max(self.end_ns, record.end_ns)
         self.period_ns = max(self.period_ns, record.period_ns)
@@ -126,7 +123,7 @@ def pack(records: Iterable[AnyRecord], origin_ns: int, from_ns: int = 0) -> Json
             rest.append(record)
     return {
         "stacks": _pack_stacks(frames, stacks),
-        "tracks": [track.pack(origin_ns) for track in tracks.values()],
+        "tracks": [track.pack(origin_ns) for _, track in sorted(tracks.items(), key=lambda item: item[0])],
         "gpu_samples": [_pack_gpu(index, samples, origin_ns) for index, samples in sorted(gpus.items())],
         "bursts": [_pack_columns(record) for record in columns if isinstance(record, BurstRank)],
         "columns": [_pack_columns(record) for record in columns if not isinstance(record, BurstRank)],
