@@ -64,7 +64,7 @@ class TestBurst:
     def test_a_burst_gives_every_stage_its_spans_and_steps(self, sglang_server: SglangServer) -> None:
         pp = sglang_server.spec.pp
         before = sglang_server.pids()
-        with sglang_server.load(4, 25, 64), attached(sglang_server) as heard:
+        with sglang_server.load(4, 18, 64), attached(sglang_server) as heard:
             time.sleep(2)
             heard.stream.send(Burst(ROUNDS, keep=True))
             assert heard.until(heard.burst_over, 60), [r for r in heard.records if isinstance(r, BurstStatus)][-1:]
