@@ -92,6 +92,8 @@ class Session:
         self.cost: Cost | None = None
         self.dropped = 0
         self.dropped_ns = 0
+        self.damaged = 0
+        self.damage = ""
         self.clock_step_ns = 0
         self.clock_stepped_ns = 0
         self._wall_offset_ns: int | None = None
@@ -110,10 +112,17 @@ class Session:
         if records:
             self._heard_ns = self._clock()
         for record in records:
-            self._handlers[type(record)](record)
+            self._take(record)
             if self._judging.upto(self, self._newest_ns):
                 self._ask_for_dumps(self._newest_ns)
         return bool(records)
+
+    def _take(self, record: AnyRecord) -> None:
+        try:
+            self._handlers[type(record)](record)
+        except Exception as error:  # noqa: BLE001  a damaged record, or one of another version, is told and ends nothing
+            self.damaged += 1
+            self.damage = f"{type(record).__name__}: {type(error).__name__}: {error}"
 
     def _ask_for_dumps(self, now_ns: int) -> None:
         if self.live and self.server is not None and self.end is None:
@@ -272,7 +281,8 @@ class Session:
         now = self.now_ns()
         if (burst := self.bursts.extent()) is not None:
             extents.append(burst)
-        return min((extent[0] for extent in extents), default=now), max(now, *(e[1] for e in extents), now)
+        newest = max(now, *(extent[1] for extent in extents), now)
+        return min(newest, *(extent[0] for extent in extents), newest if extents else now), newest
 
     def phases(self) -> tuple[PhaseStyle, ...]:
         """The phase styles that phase indices name."""

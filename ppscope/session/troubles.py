@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ppscope.records import SourceStatus
 from ppscope.session.ranks import RankState
+from ppscope.target.errors import printable
 from ppscope.views import SourceNote
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ def _passing(session: Session) -> Iterable[SourceNote]:
 
 
 def _own(session: Session) -> Iterable[SourceNote]:
+    if session.damaged:
+        said = f"{session.damaged} records make no sense and were left out, the last {printable(session.damage)}"
+        yield SourceNote("stream", "damaged", said, "", 0)
     problem = session.interned.table.problem
     if problem is not None:
         yield SourceNote("phases", "degraded", problem, "mend or remove that file", 0)

@@ -6,16 +6,19 @@ from ppscope.collect.client import RecordedStream
 from ppscope.records import (
     AnyCommand,
     AnyRecord,
+    BurstRank,
     Clock,
     Cost,
     Dropped,
     Hello,
+    LoopSample,
     Note,
     Rank,
     RankExit,
     RankKey,
     Server,
     SourceStatus,
+    StackDef,
 )
 from ppscope.session import Session
 from ppscope.views import SourceNote
@@ -23,6 +26,25 @@ from ppscope.views import SourceNote
 SECOND = 1_000_000_000
 START = 1_000 * SECOND
 HELLO = Hello(1, "0.1.0", "box", START, 5_000 * SECOND, 7)
+
+BURST_OF_UNEQUAL_COLUMNS = BurstRank(
+    1,
+    RankKey(0, 0, 0),
+    START,
+    START + SECOND,
+    ("forward",),
+    [0, 7],
+    [1],
+    [],
+    [],
+    [],
+    [],
+    [],
+    [],
+    (),
+    (),
+    (0, 0, 0, 0, 0),
+)
 
 
 class FakeStream:
@@ -140,3 +162,16 @@ def test_a_recording_is_never_silent() -> None:
     session = Session(RecordedStream([HELLO, server()]), clock=lambda: START + 3_600 * SECOND)
     session.poll()
     assert session.screen().header.notes == ()
+
+
+def test_a_record_that_makes_no_sense_is_counted_and_the_rest_goes_on() -> None:
+    live = Live()
+    live.say(
+        StackDef(2**40, (1, 2)),
+        LoopSample(RankKey(0, 0, 0), START, 1, 1),
+        BURST_OF_UNEQUAL_COLUMNS,
+        Dropped(START, 3, 9),
+    )
+    assert "1 records make no sense" in live.notes()["stream"].message
+    assert "BurstRank" in live.notes()["stream"].message
+    assert "3 records were dropped" in live.notes()["view"].message
