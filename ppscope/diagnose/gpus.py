@@ -43,10 +43,10 @@ def idle_while_serving(evidence: Evidence) -> Finding | None:
     while_what = f"{say.plural(running, 'request')} run" if running else "requests run"
     utils = [gpu.util_percent for stage in evidence.stages for gpu in _gpus(stage) if gpu.util_percent is not None]
     lines = [
-        f"mean power {say.span((p for p, _ in flat), 'W')} of {say.span((x for _, x in flat), 'W')} over {say.window(evidence)} (NVML)"
+        f"mean power {say.span((p for p, _ in flat), 'W')} of {say.span((x for _, x in flat), 'W')} over {say.window(evidence)} ({say.gpu_source(evidence)})"
     ]
     if utils:
-        lines.append(f"utilisation {say.span(utils, '%')} (NVML)")
+        lines.append(f"utilisation {say.span(utils, '%')} ({say.gpu_source(evidence)})")
     if evidence.load.tokens_per_s:
         lines.append(f"{evidence.load.tokens_per_s:.1f} tokens/s ({evidence.load.source})")
     first = (
@@ -90,7 +90,7 @@ def spinning(evidence: Evidence) -> Finding | None:
         stage=None if len(numbers) > 1 else next(iter(numbers)),
         summary=f"{say.stages(numbers)}: GPUs show full utilisation at {say.span(watts, 'W')}: they wait in a receive",
         evidence=(
-            f"utilisation at least {SPIN_UTIL:.0f} %, mean power {say.span(watts, 'W')} over {say.window(evidence)} (NVML)",
+            f"utilisation at least {SPIN_UTIL:.0f} %, mean power {say.span(watts, 'W')} over {say.window(evidence)} ({say.gpu_source(evidence)})",
             f"schedulers in a receive {say.span((share * 100 for _, share in hit), '%')} of the time (sampled)",
         ),
         remedy="Do not read utilisation as work here: a waiting NCCL receive counts as 100 %. Power and busy time tell more.",
@@ -114,7 +114,9 @@ def throttled(evidence: Evidence) -> Finding | None:
         what = ", ".join(f"{name} {share:.0%}" for name, share in reasons)
         clock = "" if gpu.sm_clock_mhz is None else f", SM clock {gpu.sm_clock_mhz:.0f} MHz"
         top = "" if gpu.sm_clock_max_mhz is None else f" of {gpu.sm_clock_max_mhz}"
-        lines.append(f"GPU {gpu.index} (stage {pp}): {what} of {gpu.samples} readings{clock}{top} (NVML)")
+        lines.append(
+            f"GPU {gpu.index} (stage {pp}): {what} of {gpu.samples} readings{clock}{top} ({say.gpu_source(evidence)})"
+        )
     if len(hit) > 4:
         lines.append(f"and {len(hit) - 4} more GPUs")
     names = list(dict.fromkeys(name for _, _, reasons in hit for name, _ in reasons))

@@ -86,3 +86,8 @@ def busy_provenance(evidence: Evidence) -> str:
     """Provenance of a claim that rests on busy shares."""
     source = evidence.stages[0].busy_source if evidence.stages else None
     return "sampled" if source == "host" else "exact"
+
+
+def gpu_source(evidence: Evidence) -> str:
+    """Who read the GPUs: NVML, or nobody, because they are emulated."""
+    return "emulated GPUs" if evidence.server.emulated else "NVML"
