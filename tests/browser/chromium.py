@@ -133,7 +133,7 @@ class Chromium:
         """Load a page of ours and wait until it is drawn."""
         url = page if isinstance(page, str) else page.absolute().as_uri()
         self.call("Page.navigate", url=url)
-        self.wait_for(lambda: self.run("document.documentElement.dataset.ready || ''"), timeout_s)
+        self.wait_for(lambda: self.run("document.documentElement?.dataset.ready || ''"), timeout_s)
 
     def wait_for(self, condition: Callable[[], object], timeout_s: float = 10.0) -> None:
         """Wait until something is true."""

@@ -1,0 +1,271 @@
+"""The page in headless Chromium: it draws, folds, zooms and prints; it loads nothing; names that are hostile stay text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppscope.records import RankKey
+from ppscope.snapshot.compare import SCHEMA as COMPARE_SCHEMA
+from ppscope.snapshot.compare import compare_documents, to_json
+from ppscope.snapshot.document import build, session_of
+from ppscope.snapshot.pack import records_of
+from ppscope.snapshot.write import page
+from tests.browser.chromium import Chromium, needs_chromium
+from tests.recordings import head, probe_second, recording, second
+
+pytestmark = needs_chromium
+
+HOSTILE = (
+    "</script><script>document.title='owned'</script>",
+    "<img src=x onerror=document.title='owned'>",
+    "\u202egnp.exe\u202c",
+    "k" * 10_000,
+    "🦜 模型 \"'`",
+)
+OPERABLE = {"button", "combobox", "treeitem", "DisclosureTriangle", "link", "textbox"}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with Chromium(tmp_path_factory.mktemp("profile")) as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def show(browser: Chromium, tmp_path: Path) -> Iterator[Any]:
+    """Opens the page of a document; afterwards nothing was complained of and nothing else was loaded."""
+    file = tmp_path / "s.html"
+
+    def shown(data: dict[str, Any]) -> Chromium:
+        file.write_bytes(page(data))
+        browser.said.clear()
+        browser.asked.clear()
+        browser.size(1440, 1000)
+        browser.open(file)
+        return browser
+
+    yield shown
+    assert browser.said == []
+    assert [url for url in browser.asked if not url.startswith("data:")] == [file.as_uri()]
+
+
+def rows(browser: Chromium) -> list[dict[str, Any]]:
+    """The tree's rows as a screen reader finds them."""
+    found: list[dict[str, Any]] = browser.run(
+        "[...document.querySelectorAll('[role=treeitem]')].map(n => ({name: n.getAttribute('aria-label'),"
+        "level: n.getAttribute('aria-level'), open: n.getAttribute('aria-expanded'), here: n === document.activeElement}))"
+    )
+    return found
+
+
+def axis(browser: Chromium) -> str:
+    """What is drawn of the time axis, as an image."""
+    drawn: str = browser.run("document.querySelector('canvas.axis').toDataURL()")
+    return drawn
+
+
+def ink(browser: Chromium, selector: str) -> int:
+    """Pixels of the first such canvas that are not empty."""
+    count: int = browser.run(
+        f"(() => {{ const c = document.querySelector('{selector}');"
+        " const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        " let n = 0; for (let i = 3; i < d.length; i += 4) if (d[i]) n++; return n; })()"
+    )
+    return count
+
+
+def test_the_page_shows_what_was_found(show: Any) -> None:
+    document = build(recording(4))
+    browser = show(document)
+    text = browser.run("document.body.innerText")
+    for finding in document["view"]["findings"]:
+        assert finding["id"] in text
+        assert finding["summary"] in text
+    assert document["view"]["findings"]
+    assert browser.run(
+        "document.getElementById('verdicts').getBoundingClientRect().top < document.getElementById('timeline').getBoundingClientRect().top"
+    )
+    assert "org/Model-7B" in browser.run("document.title")
+    assert len(rows(browser)) == 4
+    assert ink(browser, "canvas.lane") > 1000
+    assert ink(browser, "canvas.strip") > 500
+    assert "--disable-cuda-graph" in text
+    assert "pp_max_micro_batch_size" in text
+
+
+def test_zoom_pan_and_fold_by_keyboard(show: Any) -> None:
+    browser = show(build(recording(4, 2, 2)))
+    browser.run("document.querySelector('[role=treeitem]').focus()")
+    before = axis(browser)
+    seen = {before}
+    for key in ("+", "ArrowRight", "-", "0", "Home", "End"):
+        browser.press(key)
+        browser.settle()
+        seen.add(axis(browser))
+    assert len(seen) >= 5, "every key changes what is shown"
+    assert [row["open"] for row in rows(browser)] == ["false", "false"]
+    browser.press("Enter")
+    assert [(row["level"], row["open"]) for row in rows(browser)] == [
+        ("1", "true"),
+        ("2", None),
+        ("2", None),
+        ("1", "false"),
+    ]
+    browser.press("ArrowDown")
+    assert [row["here"] for row in rows(browser)] == [False, True, False, False]
+    browser.press("]")
+    browser.press("]")
+    said = browser.run("document.querySelector('[role=status]').textContent")
+    assert "TP0" in said
+    assert "sampled" in said
+    browser.press("Escape")
+    assert len(rows(browser)) == 2
+
+
+def test_hovering_a_span_says_what_it_is(show: Any) -> None:
+    browser = show(build(recording(4)))
+    browser.run("document.querySelector('canvas.lane').scrollIntoView({block: 'center'})")
+    x, y = browser.run(
+        "(() => { const b = document.querySelector('canvas.lane').getBoundingClientRect();"
+        " return [b.left + b.width / 2, b.top + b.height / 2]; })()"
+    )
+    browser.move(x, y)
+    browser.settle()
+    tip = browser.run("document.querySelector('.tip').innerText")
+    assert "PP0" in tip
+    assert "sampled" in tip
+    assert ".py:" in tip
+
+
+def test_everything_that_can_be_operated_has_a_name(show: Any) -> None:
+    browser = show(build(recording(3, 2, 2)))
+    found = [(role, name) for role, name in browser.accessible() if role in OPERABLE]
+    assert {"button", "combobox", "treeitem"} <= {role for role, _ in found}
+    assert [role for role, name in found if not name.strip()] == []
+
+
+def test_hostile_names_stay_text(show: Any) -> None:
+    frames = tuple((name, name + ".py", 1) for name in HOSTILE)
+    document = build([*head(2, frames=frames, model=HOSTILE[0]), *second(0, 2), *second(1, 2)])
+    finding = {
+        "id": HOSTILE[1],
+        "severity": HOSTILE[0],
+        "stage": 0,
+        "summary": HOSTILE[3],
+        "remedy": HOSTILE[2],
+        "provenance": "exact",
+        "evidence": list(HOSTILE),
+        "source": [{"file": HOSTILE[1], "line": 1}],
+    }
+    document["view"]["findings"] = [finding]
+    document["view"]["settings"] = [
+        {"name": name, "requested": name, "resolved": name, "observed": None, "differs": True} for name in HOSTILE
+    ]
+    document["view"]["launches"] = [
+        {
+            "kind": "eager",
+            "name": name,
+            "count": 1,
+            "gpu_us": 2.0,
+            "stage": 0,
+            "function": name,
+            "file": name,
+            "line": 3,
+            "reason": name,
+            "provenance": "exact",
+        }
+        for name in HOSTILE
+    ]
+    browser = show(document)
+    assert browser.run("document.title").startswith("ppscope snapshot: </script>")
+    assert browser.run("document.querySelectorAll('img, iframe, object, embed').length") == 0
+    assert browser.run("document.querySelectorAll('script').length") == 3
+    assert browser.run("document.documentElement.scrollWidth") <= 1440
+    assert HOSTILE[1] in browser.run("document.body.innerText")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_light_and_dark_phone_and_desk(show: Any, scheme: str, width: int) -> None:
+    browser = show(build(recording(3)))
+    browser.size(width, 844, phone=width < 700)
+    browser.scheme(scheme)
+    assert browser.run("document.documentElement.scrollWidth") == width
+    ground = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, ground[4:-1].split(","))) < 200) is (scheme == "dark")
+    assert ink(browser, "canvas.lane") > 100
+    browser.run("document.querySelector('.theme').click()")
+    assert browser.run("document.documentElement.dataset.theme") == "light"
+
+
+def test_it_prints(show: Any) -> None:
+    browser = show(build(recording(3)))
+    assert browser.pdf().startswith(b"%PDF")
+    browser.settle()
+    assert browser.run("document.documentElement.dataset.theme || ''") == ""
+
+
+def test_many_ranks_and_a_minute_of_exact_data(show: Any) -> None:
+    records = head(8, 8)
+    for at in range(5):
+        records += second(at, 8, 8)
+    browser = show(build(records))
+    assert len(rows(browser)) == 8
+    browser.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'unfold').click()")
+    browser.settle()
+    assert len(rows(browser)) == 72
+
+
+def test_exact_lanes_are_drawn_as_the_session_has_them(show: Any) -> None:
+    records = recording(4)[:-1]
+    for at in range(4):
+        records += probe_second(at, 4, 300)
+    document = build(records)
+    browser = show(document)
+    session = session_of(records_of(document))
+    origin, end = document["window"]["origin_ns"], document["window"]["end_ns"]
+    spans = session.spans(RankKey(0, 0, 0), origin, end)
+    assert {span.provenance for span in spans} == {"exact"}
+    browser.run("document.querySelector('[role=treeitem]').focus()")
+    for key in ("Home", "]", "]", "]"):
+        browser.press(key)
+    said = browser.run("document.querySelector('[role=status]').textContent")
+    labels = {style.label for style in session.phases()}
+    assert any(label in said for label in labels)
+    assert said.endswith("exact")
+    assert len(page(document)) < 3_000_000
+
+
+def test_a_comparison_shows_both_on_one_scale(show: Any) -> None:
+    before, after = build(recording(4)), build(recording(4, tokens_per_s=48.0))
+    data = {
+        "schema": COMPARE_SCHEMA,
+        "comparison": to_json(compare_documents(before, after, ("a.pps", "b.pps"))),
+        "before": before,
+        "after": after,
+    }
+    browser = show(data)
+    text = browser.run("document.body.innerText")
+    assert "throughput" in text
+    assert "still there" in text
+    axes = browser.run("[...document.querySelectorAll('canvas.axis')].map(c => c.toDataURL())")
+    assert len(axes) == 2
+    assert axes[0] == axes[1]
+    browser.run("document.querySelectorAll('[role=treeitem]')[5].focus()")
+    browser.press("+")
+    now = browser.run("[...document.querySelectorAll('canvas.axis')].map(c => c.toDataURL())")
+    assert now[0] == now[1] != axes[0]
+
+
+def test_data_that_cannot_be_read_is_told(browser: Chromium, tmp_path: Path) -> None:
+    file = tmp_path / "s.html"
+    whole = page(build(recording(2, 2))).decode()
+    mark = 'id="data">'
+    at = whole.index(mark) + len(mark)
+    file.write_text(whole[:at] + "AAAA" + whole[at + 400 :])
+    browser.open(file)
+    assert "cannot be shown" in browser.run("document.body.innerText")
