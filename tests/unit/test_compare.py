@@ -1,0 +1,180 @@
+"""Before and after: what changed, what it came from, and when two files cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ppscope import exits
+from ppscope.commands.compare import compare
+from ppscope.records import (
+    AnyRecord,
+    BurstRank,
+    BurstReport,
+    BurstStep,
+    LoadSample,
+    LoopSample,
+    RankKey,
+    Server,
+    Settings,
+)
+from ppscope.snapshot.compare import compare_documents, to_json, to_text
+from ppscope.snapshot.document import build
+from ppscope.snapshot.measure import measure
+from ppscope.snapshot.write import page
+from tests.recordings import MS, SECOND, START_NS, head, recording
+
+Json = dict[str, Any]
+
+
+def mended(records: list[AnyRecord]) -> list[AnyRecord]:
+    """The same load after --pp-max-micro-batch-size 2: every slot is occupied, tokens come twice as fast."""
+    out: list[AnyRecord] = []
+    for number, record in enumerate(records):
+        if isinstance(record, Settings):
+            values = {**record.values, "pp_max_micro_batch_size": 2}
+            out.append(msgspec.structs.replace(record, values=values))
+        elif isinstance(record, LoopSample):
+            out.append(msgspec.structs.replace(record, mb_id=number % 4, next_mb_id=(number + 1) % 4))
+        elif isinstance(record, LoadSample):
+            out.append(msgspec.structs.replace(record, tokens_per_s=48.0, micro_batch=2.0))
+        else:
+            out.append(record)
+    return out
+
+
+def by_name(compared: Json) -> dict[str, Json]:
+    return {figure["name"]: figure for figure in compared["figures"]}
+
+
+def test_what_changed_and_why() -> None:
+    before, after = recording(8), mended(recording(8))
+    comparison = compare_documents(build(before), build(after), ("a", "b"))
+    compared = to_json(comparison)
+    assert compared["schema"] == "ppscope.compare/1"
+    assert compared["comparable"]
+    figures = by_name(compared)
+    assert (figures["throughput"]["before"], figures["throughput"]["after"]) == (24.0, 48.0)
+    assert figures["throughput"]["ratio"] == pytest.approx(2)
+    assert figures["throughput"]["verdict"] == "better"
+    slots = figures["micro-batch slots in use"]
+    assert slots["after"] > 3.5
+    assert slots["before"] < 1.5
+    assert figures["step time"]["verdict"] == "better"
+    assert figures["step time"]["before"] == pytest.approx(1000 * 8 / 24)
+    assert {"name": "pp_max_micro_batch_size", "before": "64", "after": "2"} in compared["settings"]
+    assert "pipeline.serial" in [finding["id"] for finding in compared["findings"]["resolved"]]
+    assert "graphs.disabled_by_flag" in [finding["id"] for finding in compared["findings"]["remaining"]]
+    said = to_text(comparison)
+    assert "throughput 24.0 tok/s → 48.0 tok/s (×2.00, better)" in said
+    assert "pp_max_micro_batch_size 64 → 2" in said
+    assert "resolved: pipeline.serial" in said
+
+
+def test_a_change_undone_is_the_reverse() -> None:
+    one, other = build(recording(8)), build(mended(recording(8)))
+    there, back = to_json(compare_documents(one, other, ("", ""))), to_json(compare_documents(other, one, ("", "")))
+    assert there["findings"]["resolved"] == back["findings"]["appeared"]
+    for name, figure in by_name(there).items():
+        mirrored = by_name(back)[name]
+        assert (figure["before"], figure["after"]) == (mirrored["after"], mirrored["before"])
+        assert {figure["verdict"], mirrored["verdict"]} in ({"better", "worse"}, {"same"}, {None})
+
+
+def test_the_same_file_twice_has_no_change() -> None:
+    document = build(recording(6))
+    compared = to_json(compare_documents(document, document, ("a", "a")))
+    assert {figure["verdict"] for figure in compared["figures"]} <= {"same", None}
+    assert not [*compared["settings"], *compared["findings"]["resolved"], *compared["findings"]["appeared"]]
+
+
+def with_server(**changes: object) -> list[AnyRecord]:
+    return [msgspec.structs.replace(r, **changes) if isinstance(r, Server) else r for r in recording(4)]
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (lambda: recording(4, model="org/Other-70B"), "other models: org/Model-7B and org/Other-70B"),
+        (lambda: recording(4, running=40), "the load is another: 8 requests before, 40 after"),
+        (lambda: with_server(device="cpu"), "other devices: cuda and cpu"),
+        (lambda: with_server(emulated=True), "emulated"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_said_and_not_judged(
+    after: Any, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = []
+    for name, records in (("a", recording(4)), ("b", after())):
+        files.append(tmp_path / f"{name}.html")
+        files[-1].write_bytes(page(build(records)))
+    assert compare(files[0], files[1], as_json=True, output=None, redact_paths=False) == exits.USAGE
+    out, err = capsys.readouterr()
+    compared = json.loads(out)
+    assert not compared["comparable"]
+    assert any(reason in line for line in compared["refused"])
+    assert reason in err
+    assert {figure["verdict"] for figure in compared["figures"]} == {None}
+    assert compared["summary"] == []
+
+
+def test_a_page_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other, out = tmp_path / "a.html", tmp_path / "b.html", tmp_path / "c.html"
+    one.write_bytes(page(build(recording(4))))
+    other.write_bytes(page(build(mended(recording(4)))))
+    assert compare(one, other, as_json=False, output=out, redact_paths=False) == exits.FINDINGS
+    assert out.read_bytes().startswith(b"<!doctype html>")
+    assert compare(one, tmp_path / "none", as_json=False, output=None, redact_paths=False) == exits.CANNOT_ATTACH
+    assert compare(one, out, as_json=False, output=None, redact_paths=False) == exits.CANNOT_ATTACH
+    assert "is a comparison" in capsys.readouterr().err
+    assert compare(one, other, as_json=False, output=tmp_path / "no" / "c.html", redact_paths=False) == exits.USAGE
+
+
+def test_figures_of_a_profile_go_before_those_of_the_log() -> None:
+    steps = tuple(
+        BurstStep(
+            f"step {i}", "decode", 8, START_NS + i * 50 * MS, START_NS + i * 50 * MS + 30 * MS, 0, 0, 12, 0, "eager", ""
+        )
+        for i in range(4)
+    )
+    burst = BurstRank(
+        1,
+        RankKey(0, 0, 0),
+        START_NS,
+        START_NS + SECOND,
+        (),
+        [],
+        [],
+        [],
+        [1],
+        [0],
+        [5],
+        [0],
+        [0],
+        steps,
+        (),
+        (48, 0, 48, 0, 0),
+        0.2,
+    )
+    measured = measure(build([*recording(4), burst, BurstReport(1, START_NS + SECOND, bubble=0.75)]))
+    assert measured.step_ms == pytest.approx(30)
+    assert measured.eager_per_step == pytest.approx(12)
+    assert measured.bubble == pytest.approx(0.75)
+
+
+def test_unknown_is_none() -> None:
+    measured = measure(build(head()))
+    assert measured.active is None
+    assert [
+        measured.tokens_per_s,
+        measured.step_ms,
+        measured.occupied,
+        measured.stages_at_work,
+        measured.bubble,
+        measured.power_w,
+        measured.requests,
+    ] == [None] * 7
