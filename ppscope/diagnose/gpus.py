@@ -43,7 +43,8 @@ def idle_while_serving(evidence: Evidence) -> Finding | None:
     while_what = f"{say.plural(running, 'request')} run" if running else "requests run"
     utils = [gpu.util_percent for stage in evidence.stages for gpu in _gpus(stage) if gpu.util_percent is not None]
     lines = [
-        f"mean power {say.span((p for p, _ in flat), 'W')} of {say.span((x for _, x in flat), 'W')} over {say.window(evidence)} ({say.gpu_source(evidence)})"
+        f"mean power {say.span((p for p, _ in flat), 'W')} of {say.span((x for _, x in flat), 'W')} over"
+        f" {say.window(evidence)} ({say.gpu_source(evidence)})"
     ]
     if utils:
         lines.append(f"utilisation {say.span(utils, '%')} ({say.gpu_source(evidence)})")
@@ -90,7 +91,8 @@ def spinning(evidence: Evidence) -> Finding | None:
         stage=None if len(numbers) > 1 else next(iter(numbers)),
         summary=f"{say.stages(numbers)}: GPUs show full utilisation at {say.span(watts, 'W')}: they wait in a receive",
         evidence=(
-            f"utilisation at least {SPIN_UTIL:.0f} %, mean power {say.span(watts, 'W')} over {say.window(evidence)} ({say.gpu_source(evidence)})",
+            f"utilisation at least {SPIN_UTIL:.0f} %, mean power {say.span(watts, 'W')} over {say.window(evidence)}"
+            f" ({say.gpu_source(evidence)})",
             f"schedulers in a receive {say.span((share * 100 for _, share in hit), '%')} of the time (sampled)",
         ),
         remedy="Do not read utilisation as work here: a waiting NCCL receive counts as 100 %. Power and busy time tell more.",

@@ -10,6 +10,7 @@ from ppscope.diagnose.layers import layer_cost
 from ppscope.diagnose.whatif import Change, Pipeline, Stage, spread, tokens_per_s
 
 RANGE = 0.2
+NO_GAIN = 0.1
 TRUSTED = 0.5
 """The model of the present server must give its measured throughput to within this share, or nothing is predicted."""
 _LAUNCH = ("replay", "eager", "graph_input", "prepare", "sample")
@@ -31,7 +32,7 @@ def predict(evidence: Evidence, change: Change) -> Prediction | None:
 
     Host time is divided by the passes a second, busy time as well; the ratio of two simulations scales the measured throughput.
     """
-    now = evidence.load.tokens_per_s
+    now = throughput(evidence)
     before = present(evidence)
     if before is None or not now:
         return None
@@ -45,6 +46,8 @@ def predict(evidence: Evidence, change: Change) -> Prediction | None:
     assumptions = ["the same load"]
     if change.slots_used is not None:
         assumptions.append("a forward pass takes as long for fewer requests")
+    if change.requests is not None:
+        assumptions[0] = f"{change.requests} requests"
     if change.layers is not None:
         assumptions.append("time goes with layers")
     if before.synchronous and any(stage.core is not None for stage in before.stages):
@@ -57,16 +60,30 @@ def predicted(evidence: Evidence, change: Change) -> str:
     found = predict(evidence, change)
     if found is None:
         return ""
+    if abs(found.then - found.now) < NO_GAIN * found.now:
+        return f"Predicted: about the {found.now:.0f} tokens/s of now, assuming {' and '.join(found.assumptions)}."
     return (
         f"Predicted: {found.low:.0f}–{found.high:.0f} tokens/s instead of {found.now:.0f}, assuming"
         f" {' and '.join(found.assumptions)}."
     )
 
 
+def throughput(evidence: Evidence) -> float | None:
+    """Decoded tokens a second: by counters, else over all decode lines of the window, since a single line tells of a moment."""
+    lines = [line for line in evidence.batches if line.mode == "decode" and line.running and line.tokens_per_s]
+    first = min((line.pp or 0 for line in lines), default=0)
+    lines = [line for line in lines if (line.pp or 0) == first]
+    if evidence.load.source != "log" or evidence.server.dp_size > 1 or not lines:
+        return evidence.load.tokens_per_s
+    # Every line tells of as many passes, so its tokens go with the size of its micro-batch.
+    tokens = sum(line.running or 0 for line in lines)
+    return tokens / sum((line.running or 0) / (line.tokens_per_s or 1.0) for line in lines)
+
+
 def present(evidence: Evidence) -> Pipeline | None:
     """The server as it is, as a pipeline to simulate; None where a figure is missing."""
     busy, slots, occupied = say.busy_by_stage(evidence), evidence.occupancy.slots, evidence.occupancy.mean
-    size, rate = evidence.micro_batch, evidence.load.tokens_per_s
+    size, rate = evidence.micro_batch, throughput(evidence)
     if busy is None or slots is None or occupied is None or not size or not rate or evidence.server.dp_size > 1:
         return None
     depth = slots - evidence.server.pp_size
@@ -94,18 +111,15 @@ def _stage(stage: StageEvidence, forward_s: float, passes_per_s: float, *, synch
 def changed(evidence: Evidence, before: Pipeline, change: Change) -> Pipeline | None:
     """The pipeline after a change; None where the change needs what is not known."""
     stages, slots, depth = before.stages, before.slots, before.depth
-    requests = sum(slots)
     used = sum(1 for size in slots if size)
     if change.depth is not None:
         depth = change.depth
+    total = len(stages) + depth
     if change.slots_used is not None:
         used = change.slots_used
-    if (change.depth, change.slots_used) != (None, None):
-        slots = spread(
-            requests,
-            len(stages) + depth,
-            used if change.slots_used is not None or used < len(slots) else used + depth - before.depth,
-        )
+    elif used == len(slots):
+        used = total  # full slots stay full
+    slots = spread(change.requests or sum(slots), total, used)
     if change.layers is not None:
         layers = [found.layers for stage in range(len(stages)) if (found := evidence.stage(stage)) and found.layers]
         cost = layer_cost(layers, [stage.forward_s for stage in stages])

@@ -41,9 +41,10 @@ class Pipeline(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What is changed; None leaves it as it is. `slots_used` spreads the same requests over that many slots."""
+    """What is changed; None leaves it as it is. `slots_used` spreads the requests, `requests` in all, over that many slots."""
 
     slots_used: int | None = None
+    requests: int | None = None
     depth: int | None = None
     layers: tuple[int, ...] | None = None
     graphs: bool | None = None
