@@ -24,7 +24,8 @@ def is_serial(evidence: Evidence) -> bool:
     slots, mean = evidence.occupancy.slots, evidence.occupancy.mean
     if slots is None or slots < 2 or mean is None or evidence.active is False:
         return False
-    return mean <= max(slots / 2 * SLACK, 1.0) and (_enough(evidence, slots) is True)
+    slack = 1.05 if evidence.occupancy.provenance == "exact" else SLACK
+    return mean <= max(slots / 2 * slack, 1.0) and (_enough(evidence, slots) is True)
 
 
 def _enough(evidence: Evidence, slots: int) -> bool | None:
@@ -33,6 +34,12 @@ def _enough(evidence: Evidence, slots: int) -> bool | None:
         return True
     running = evidence.load.running
     return None if running is None else running >= slots
+
+
+def _occupied(evidence: Evidence) -> str:
+    found = evidence.occupancy
+    what = "launches" if found.provenance == "exact" else "samples"
+    return f"occupied slots {found.mean or 0.0:.1f} of {found.slots}, {found.samples} {what} ({found.provenance})"
 
 
 def serial(evidence: Evidence) -> Finding | None:
@@ -44,7 +51,7 @@ def serial(evidence: Evidence) -> Finding | None:
     queued = evidence.load.queued or 0
     wanted = math.ceil((running + queued) / slots)
     limit = say.number(evidence, "pp_max_micro_batch_size")
-    lines = [f"occupied slots {mean:.1f} of {slots}, {evidence.occupancy.samples} samples (sampled)"]
+    lines = [_occupied(evidence)]
     if evidence.micro_batch is not None:
         lines.append(
             f"{evidence.micro_batch:.0f} requests in a decode micro-batch, about {running} running and {queued} queued (inferred)"
@@ -60,7 +67,7 @@ def serial(evidence: Evidence) -> Finding | None:
         summary=f"{running} requests sit in {where} of {slots} micro-batch slots: the stages take turns",
         evidence=tuple(lines),
         remedy=_serial_remedy(evidence, slots, wanted, limit),
-        provenance="sampled",
+        provenance=evidence.occupancy.provenance or "sampled",
     )
 
 
@@ -91,9 +98,7 @@ def too_few_requests(evidence: Evidence) -> Finding | None:
         f"{say.plural(running, 'request')} running ({evidence.load.running_provenance}), {slots} micro-batch slots"
     ]
     if evidence.occupancy.mean is not None:
-        lines.append(
-            f"occupied slots {evidence.occupancy.mean:.1f} of {slots}, {evidence.occupancy.samples} samples (sampled)"
-        )
+        lines.append(_occupied(evidence))
     return Finding(
         id="load.too_few_requests",
         severity="info",

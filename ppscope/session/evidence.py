@@ -77,13 +77,21 @@ def active(states: Iterable[RankState], styles: Sequence[PhaseStyle], now_ns: in
     forward = {index for index, style in enumerate(styles) if style.name in FORWARD}
     seen = False
     for state in states:
-        if state.newest_ns is None or now_ns - state.newest_ns > ACTIVE_NS:
+        newest = state.seen_ns()
+        if newest is None or now_ns - newest > ACTIVE_NS:
             continue
-        times = state.timeline.whole_seconds(state.newest_ns - ACTIVE_NS, state.newest_ns)
+        times = _times(state, newest - ACTIVE_NS, newest)
         if any(times.get(phase) for phase in forward):
             return True
         seen = seen or bool(times)
     return False if seen else None
+
+
+def _times(state: RankState, start_ns: int, end_ns: int) -> PhaseTimes:
+    """Phase times of a rank, exact where the probe is in it; sampled ones to the whole second, which is cheap."""
+    if state.exact is not None:
+        return state.times(start_ns, end_ns)[0]
+    return state.timeline.whole_seconds(start_ns, end_ns)
 
 
 def _with_layers(stage: StageEvidence, layers: int | None) -> StageEvidence:
@@ -99,7 +107,7 @@ def _stages(session: Session, since_ns: int, now_ns: int) -> list[StageEvidence]
         members = list(group)
         total: PhaseTimes = {}
         for state in members:
-            for phase, took in state.timeline.whole_seconds(since_ns, now_ns).items():
+            for phase, took in _times(state, since_ns, now_ns).items():
                 total[phase] = total.get(phase, 0) + took
         phases = _named(total, names)
         forward = sum(phases.get(name, 0.0) for name in FORWARD) if phases else None
@@ -124,7 +132,7 @@ def _named(times: PhaseTimes, names: Sequence[str]) -> dict[str, float]:
 
 
 def _rank(state: RankState, gpus: Gpus, names: Sequence[str], since_ns: int, now_ns: int) -> RankEvidence:
-    times = state.timeline.whole_seconds(since_ns, now_ns)
+    times = _times(state, since_ns, now_ns)
     gpu = state.rank.gpu
     return RankEvidence(
         key=state.rank.key,
