@@ -199,3 +199,27 @@ def test_interrupt_is_130_and_leaves_nothing() -> None:
         _, stderr = process.communicate(timeout=10)
     assert process.returncode == 130
     assert stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--set", "nonsense"], 2, "KEY=VALUE"),
+        (["--source", "/nonexistent"], 3, "no such folder"),
+        ([str(2**22 - 3)], 3, "no process"),
+    ],
+)
+def test_rules_with_bad_input(arguments: list[str], code: int, words: str) -> None:
+    done = subprocess.run([str(PPSCOPE), "rules", *arguments], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_rules_of_an_emulated_server_are_none() -> None:
+    with emulator.start("idle", 2) as server:
+        done = subprocess.run(
+            [str(PPSCOPE), "rules", str(server.pid)], capture_output=True, text=True, timeout=30, check=False
+        )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "emulator" in done.stderr
