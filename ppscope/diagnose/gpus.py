@@ -91,7 +91,8 @@ def spinning(evidence: Evidence) -> Finding | None:
         stage=None if len(numbers) > 1 else next(iter(numbers)),
         summary=f"{say.stages(numbers)}: GPUs show full utilisation at {say.span(watts, 'W')}: they wait in a receive",
         evidence=(
-            f"utilisation at least {SPIN_UTIL:.0f} %, mean power {say.span(watts, 'W')} over {say.window(evidence)}"
+            f"utilisation at least {SPIN_UTIL:.0f} %, mean power {say.span(watts, 'W')} "
+            f"over {say.window(evidence)} ({say.gpu_source(evidence)})",
             f" ({say.gpu_source(evidence)})",
             f"schedulers in a receive {say.span((share * 100 for _, share in hit), '%')} of the time (sampled)",
         ),
