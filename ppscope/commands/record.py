@@ -12,6 +12,7 @@ from ppscope import exits
 from ppscope.collect.client import CollectorProcess
 from ppscope.commands.live import complain
 from ppscope.records import AnyRecord, End, Server, ServerGone
+from ppscope.session.dumping import Dumping
 from ppscope.snapshot.files import why_not_writable
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.recorder import Recorder
@@ -84,6 +85,8 @@ class _Recording:
         self._seconds = seconds
         self._interrupt = interrupt
         self._redact_paths = redact_paths
+        self._dumping = Dumping()
+        self._server: Server | None = None
         self._began_s: float | None = None
         self._end: End | None = None
         self._gone = False
@@ -93,6 +96,7 @@ class _Recording:
         while not self._interrupt.seen and self._end is None and not self._gone and not self._is_over():
             self._stream.wait(_POLL_S)
             self._take(self._stream.drain())
+            self._ask_for_dumps()
             if self._began_s is None and time.monotonic() - started_s > _FIRST_SERVER_S:
                 complain(f"no answer from the collector in {_FIRST_SERVER_S:.0f} s")
                 return exits.CANNOT_ATTACH
@@ -107,6 +111,8 @@ class _Recording:
 
     def _take(self, records: list[AnyRecord]) -> None:
         for item in records:
+            if isinstance(item, Server):
+                self._server = item
             if isinstance(item, Server) and self._began_s is None:
                 self._began_s = time.monotonic()
                 sys.stderr.write(
@@ -118,6 +124,12 @@ class _Recording:
                 self._end = item
         kept = [item for item in records if not isinstance(item, End)]
         self._recorder.write(shorten_paths(kept) if self._redact_paths else kept)
+
+    def _ask_for_dumps(self) -> None:
+        """As the view does, so that the recording can say how many micro-batch slots were in use."""
+        if self._server is not None:
+            for command in self._dumping.wanted(self._server, 0, None, time.monotonic_ns()):
+                self._stream.send(command)
 
     def _finish(self) -> int:
         recorded_s = self.recorded_s

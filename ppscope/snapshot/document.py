@@ -11,21 +11,43 @@ import msgspec
 from ppscope import __version__
 from ppscope.collect.client import RecordedStream
 from ppscope.diagnose.findings import judge
-from ppscope.records import AnyRecord, GpuDevice, ProbeSpans, StackSpans
+from ppscope.records import AnyRecord, End, GpuDevice, ProbeSpans, StackSpans
 from ppscope.session import Session
 from ppscope.session.evidence import gather
 from ppscope.snapshot.lanes import lanes
 from ppscope.snapshot.pack import pack, records_of
 from ppscope.snapshot.page_data import SCHEMA
 from ppscope.snapshot.window import RecordWindow, is_bulk, time_of
-from ppscope.views import Finding, GraphState, RankRow, StageRow
+from ppscope.views import Finding, GraphState, RankRow, Screen, StageRow
 
 Json = dict[str, Any]
+_JUDGED_NS = 60_000_000_000
 
 
-def session_of(records: Sequence[AnyRecord]) -> Session:
-    """A session that has taken in all of a recording."""
-    session = Session(RecordedStream(list(records)))
+class RecordedSession(Session):
+    """A session over a recording: its findings are judged once, over the last minute of it, as `ppscope check` would have."""
+
+    def __init__(self, stream: RecordedStream) -> None:
+        super().__init__(stream)
+        self._verdicts: tuple[Finding, ...] = ()
+
+    def poll(self) -> bool:
+        """Take in the records, and judge them."""
+        news = super().poll()
+        if news:
+            now = self.now_ns()
+            evidence = gather(self, now, min(now - self.extent()[0], _JUDGED_NS) or 1)
+            self._verdicts = tuple(judge(evidence)) if evidence is not None else ()
+        return news
+
+    def screen(self) -> Screen:
+        """Everything the main screen draws."""
+        return msgspec.structs.replace(super().screen(), findings=self._verdicts)
+
+
+def session_of(records: Iterable[AnyRecord]) -> Session:
+    """A session that has taken in all of a recording. That its writer stopped says nothing of the server."""
+    session = RecordedSession(RecordedStream([record for record in records if not isinstance(record, End)]))
     session.poll()
     return session
 
@@ -82,15 +104,13 @@ def view(session: Session, packed: Json) -> Json:
     """What the page shows besides the columns: every figure is one the terminal shows too."""
     start_ns, end_ns = packed["window"]["origin_ns"], packed["window"]["end_ns"]
     screen = session.screen()
-    evidence = gather(session, end_ns, end_ns - start_ns)
-    findings = judge(evidence) if evidence is not None else screen.findings
     header = screen.header
     exact, marks = lanes(session, start_ns, end_ns)
     return {
         "server": _server(session, header.layout),
         "load": msgspec.to_builtins(header.load),
         "graphs": {"decode": _graph(header.decode_graph), "prefill": _graph(header.prefill_graph)},
-        "findings": [finding_json(finding) for finding in findings],
+        "findings": [finding_json(finding) for finding in screen.findings],
         "occupancy": msgspec.to_builtins(screen.occupancy),
         "stages": [_stage(stage, session) for stage in screen.stages],
         "phases": [msgspec.to_builtins(style) for style in session.phases()],

@@ -1,0 +1,269 @@
+"""record, open, snapshot, compare and export as a user runs them, against the emulator; and secrets that must not get out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from ppscope import emulator
+from ppscope.records import Server
+from ppscope.snapshot.page_data import extract
+from ppscope.snapshot.read import read_file
+from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
+
+SECRETS = {
+    "api_key": "planted-api-4f1c9a",
+    "admin": "planted-admin-77d0e2",
+    "token": "hf_plantedTOKEN0123456789",
+    "url": "planted-url-pass-1b2c",
+    "bearer": "planted-bearer-99ff",
+    "prompt": "planted prompt about my medical record",
+    "ssl": "planted-ssl-pass-3c3c",
+}
+FLAGS = (
+    "--api-key", SECRETS["api_key"], f"--admin-api-key={SECRETS['admin']}", "--ssl-keyfile-password", SECRETS["ssl"],
+    "--dist-init-addr", f"tcp://user:{SECRETS['url']}@10.0.0.1:5000",
+)  # fmt: skip
+LOG_LINES = (
+    f"[2026-01-01 00:00:00 PP0] Error: request failed, api_key={SECRETS['api_key']} Authorization: Bearer {SECRETS['bearer']}",
+    f"[2026-01-01 00:00:00 PP0] Receive: obj=GenerateReqInput(text='{SECRETS['prompt']}', rid=1)",
+    f'[2026-01-01 00:00:00 PP0] Scheduler hit an exception: prompt="{SECRETS["prompt"]}"',
+)
+
+
+class Planted(NamedTuple):
+    """An emulated server with secrets in its command line, environment and log."""
+
+    pid: int
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Planted]:
+    program = (
+        "import runpy, sys\n"
+        "from ppscope.emulator.options import Options\n"
+        "plain = Options.server_argv\n"
+        f"Options.server_argv = lambda self: plain(self) + {list(FLAGS)!r}\n"
+        "sys.argv = ['ppscope.emulator', '--scenario', 'serial', '--pp', '4', '--die-with-parent', '--seconds', '300']\n"
+        "runpy.run_module('ppscope.emulator', run_name='__main__')\n"
+    )
+    environment = {**os.environ, "HF_TOKEN": SECRETS["token"], "SGLANG_API_KEY": SECRETS["api_key"]}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    ready = ""
+    while not ready.startswith("ready"):
+        ready = process.stdout.readline()
+        assert ready
+    found = re.search(r"pid=(\d+) .*folder=(\S+)", ready)
+    assert found
+    yield Planted(int(found[1]), Path(found[2]))
+    process.terminate()
+    process.wait(20)
+
+
+def run(*arguments: str | Path | int, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PPSCOPE, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def files(server: Planted, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
+    """A recording, a snapshot of it and what the commands said, with secrets in the log meanwhile."""
+    folder = tmp_path_factory.mktemp("files")
+    process = subprocess.Popen(
+        [PPSCOPE, "record", str(server.pid), "-o", folder / "r.pps", "--seconds", "6"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    time.sleep(2)
+    with (server.folder / "server.log").open("a") as log:
+        log.write("".join(line + "\n" for line in LOG_LINES))
+    said = process.communicate(timeout=40)[0]
+    assert process.returncode == 0, said
+    result = run("snapshot", server.pid, "-o", folder / "s.html", "--seconds", "4")
+    assert result.returncode == 0, result.stderr
+    return folder / "r.pps", folder / "s.html", said + result.stdout + result.stderr
+
+
+def test_recording_and_snapshot_are_private_and_show_the_server(files: tuple[Path, Path, str]) -> None:
+    for file in files[:2]:
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        shown = run("open", file, "--json")
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.startswith('{"schema":"ppscope.snapshot/1"')
+        document = json.loads(shown.stdout)
+        assert document["view"]["server"]["model"] == "moonshotai/Kimi-K2-Instruct"
+        assert len(document["view"]["stages"]) == 4
+        assert {"pipeline.serial", "graphs.disabled_by_flag"} <= {
+            finding["id"] for finding in document["view"]["findings"]
+        }
+        assert {tuple(track["rank"]) for track in document["tracks"]} == {(0, stage, 0) for stage in range(4)}
+    assert sorted(path.name for path in files[0].parent.iterdir()) == ["r.pps", "s.html"]
+
+
+def test_no_planted_secret_gets_out(server: Planted, files: tuple[Path, Path, str]) -> None:
+    recording_, snapshot, said = files
+    assert any(SECRETS["api_key"] in word for word in psutil.Process(server.pid).cmdline()), (
+        "the secrets are there to be seen"
+    )
+    shown = [said, snapshot.read_text(), json.dumps(extract(snapshot.read_bytes()))]
+    shown += [run("check", server.pid, "--json", "--seconds", "1").stdout, run("open", recording_, "--json").stdout]
+    shown += [
+        run("export", recording_, "--to", kind).stdout
+        for kind in ("perfetto", "speedscope", "folded", "gpu-csv", "gpu-json")
+    ]
+    blobs = [recording_.read_bytes(), *(text.encode() for text in shown)]
+    for name, secret in SECRETS.items():
+        assert not [number for number, blob in enumerate(blobs) if secret.encode() in blob], name
+    assert "--api-key" in shown[2]
+    assert "«redacted»" in json.loads(run("open", recording_, "--json").stdout)["view"]["server"]["launch_command"]
+
+
+def test_redacted_paths(server: Planted, files: tuple[Path, Path, str], tmp_path: Path) -> None:
+    plain = run("open", files[0], "--json").stdout
+    short = run("open", files[0], "--json", "--redact-paths").stdout
+    assert str(server.folder) in plain
+    assert str(server.folder) not in short
+    assert str(Path(sys.executable).parent) not in short
+    assert run("record", server.pid, "-o", tmp_path / "p.pps", "--seconds", "1", "--redact-paths").returncode == 0
+    assert str(server.folder).encode() not in (tmp_path / "p.pps").read_bytes()
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["recording", "snapshot"])
+def test_open_shows_the_same_screen_and_its_time_can_be_moved(files: tuple[Path, Path, str], which: int) -> None:
+    with Terminal([str(PPSCOPE), "open", str(files[which])]) as terminal:
+        text = terminal.wait_for(
+            lambda text: len(re.findall(r"^[▸> ] +PP\d", text, re.MULTILINE)) == 4 and "pipeline.serial" in text
+        )
+        assert "Kimi-K2" in text
+        assert "recording" in text
+        for key in ("\x1b[D", "+", "-", "0", "5"):
+            terminal.send(key)
+        terminal.wait_for("attention_backend")
+        terminal.send("q")
+        assert terminal.wait() == 0
+        assert "Traceback" not in terminal.text
+
+
+def test_s_in_the_view_saves_the_last_minute(server: Planted, tmp_path: Path) -> None:
+    with Terminal([str(PPSCOPE), "attach", str(server.pid)], env={"PPSCOPE_SNAPSHOT_DIR": str(tmp_path)}) as terminal:
+        terminal.wait_for("graphs.disabled_by_flag", timeout_s=30)
+        terminal.send("s")
+        terminal.wait_for("snapshot: ")
+        terminal.send("q")
+        assert terminal.wait() == 0
+    (file,) = tmp_path.iterdir()
+    assert re.fullmatch(r"ppscope-Kimi-K2-Instruct-\d{8}-\d{6}\.html", file.name)
+    assert any(isinstance(record, Server) for record in read_file(file).records)
+
+
+def test_s_where_nothing_can_be_written_says_so(server: Planted, tmp_path: Path) -> None:
+    with Terminal(
+        [str(PPSCOPE), "attach", str(server.pid)], env={"PPSCOPE_SNAPSHOT_DIR": str(tmp_path / "none")}
+    ) as terminal:
+        terminal.wait_for("PP3")
+        terminal.send("s")
+        terminal.wait_for("no snapshot: ")
+        terminal.send("q")
+        assert terminal.wait() == 0
+
+
+def test_compare_and_export(files: tuple[Path, Path, str], tmp_path: Path) -> None:
+    compared = run("compare", files[0], files[1], "--json")
+    assert compared.returncode == 1, "findings are still there"
+    assert json.loads(compared.stdout)["schema"] == "ppscope.compare/1"
+    assert run("compare", files[0], files[1], "-o", tmp_path / "c.html").returncode == 1
+    assert run("export", files[1], "--to", "perfetto", "-o", tmp_path / "t.json").returncode == 0
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert len({event["pid"] for event in events}) == 4
+    assert stat.S_IMODE((tmp_path / "t.json").stat().st_mode) == 0o600
+
+
+def test_record_interrupted_keeps_what_was_seen(server: Planted, tmp_path: Path) -> None:
+    file = tmp_path / "r.pps"
+    process = subprocess.Popen(
+        [PPSCOPE, "record", str(server.pid), "-o", file], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 20
+    while not (file.exists() and file.stat().st_size > 20_000):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    everything = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert out.strip() == str(file)
+    assert "Traceback" not in err
+    assert all_gone(everything) == []
+    assert read_file(file).damage == ""
+
+
+def test_record_of_a_server_that_ends(tmp_path: Path) -> None:
+    with emulator.start("serial", 2, extra=("--seconds", "4")) as short_lived:
+        result = run("record", str(short_lived.pid), "-o", tmp_path / "r.pps", "--seconds", "60")
+    assert result.returncode == 4
+    assert "the server ended after" in result.stderr
+    assert read_file(tmp_path / "r.pps").records
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("open", "nothing.html", "--json"), 3, "no such file"),
+        (("open", "foreign.html", "--json"), 3, "neither"),
+        (("open", "foreign.html"), 2, "not a terminal"),
+        (("compare", "foreign.html", "nothing.html"), 3, "neither"),
+        (("export", "foreign.html", "--to", "folded"), 3, "neither"),
+        (("export", "foreign.html", "--to", "word"), 2, "word"),
+        (("record", "1", "-o", "/dev/null"), 2, "not a regular file"),
+        (("record", "999999999", "-o", "r.pps"), 3, "no process"),
+        (("snapshot", "999999999", "-o", "s.html"), 3, "no process"),
+        (("snapshot", "1", "-o", "no/s.html"), 2, "not a folder"),
+    ],
+)
+def test_bad_input_is_one_clear_line(tmp_path: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+    (tmp_path / "foreign.html").write_text("<html></html>")
+    result = subprocess.run(
+        [PPSCOPE, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        cwd=tmp_path,
+    )
+    assert result.returncode == code, result.stderr
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foreign.html"]
+
+
+def test_a_cut_recording_opens_and_says_so(files: tuple[Path, Path, str], tmp_path: Path) -> None:
+    whole = files[0].read_bytes()
+    (tmp_path / "cut.pps").write_bytes(whole[: len(whole) * 2 // 3])
+    result = run("open", tmp_path / "cut.pps", "--json")
+    assert result.returncode == 0
+    assert "cut in the middle of a record" in result.stderr
+    assert json.loads(result.stdout)["window"]["seconds"] > 1
