@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.records import RankKey
@@ -34,6 +34,7 @@ def test_whose_file_it_is(name: str, key: RankKey | None) -> None:
     assert rank_of(name, "t") == key
 
 
+@settings(deadline=None)
 @given(
     texts=st.lists(st.binary(max_size=3000), min_size=1, max_size=3),
     cuts=st.lists(st.integers(0, 8000), max_size=6),
@@ -153,6 +154,7 @@ def test_whole_rounds_are_asked_for(version: str | None, asked: int) -> None:
     assert (plan.micro_batches, plan.num_steps) == (8, asked)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 128))
 def test_a_default_burst_is_short_and_has_whole_rounds(slots: int) -> None:
     rounds = default_rounds(slots)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.collect.client import RecordedStream
@@ -125,6 +125,7 @@ spans = st.lists(
 works = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 99), st.integers(0, 99), st.integers(0, 1)))
 
 
+@settings(deadline=None)
 @given(host=spans, gpu=works)
 def test_pieces_are_disjoint_in_order_and_cover_what_they_should(
     host: list[tuple[str, int, int]], gpu: list[tuple[int, int, int, int]]
@@ -143,6 +144,7 @@ def test_pieces_are_disjoint_in_order_and_cover_what_they_should(
     assert shown == len(busy) * MS
 
 
+@settings(deadline=None)
 @given(
     gpu=works,
     columns=st.integers(1, 120),
