@@ -17,6 +17,7 @@ _TRIM = 4096
 
 PhaseTimes = dict[int, int]
 """Phase index → nanoseconds."""
+_NO_TIMES: PhaseTimes = {}
 
 
 class RankTimeline:
@@ -98,11 +99,22 @@ class RankTimeline:
     def times(self, start_ns: int, end_ns: int) -> PhaseTimes:
         """Nanoseconds per phase within a window, exact at its edges."""
         total: PhaseTimes = {}
+        first, last = -(-start_ns // _SECOND), end_ns // _SECOND
+        if last <= first:
+            self._add_times(total, start_ns, end_ns)
+            return total
+        self._add_times(total, start_ns, first * _SECOND)
+        for second in range(first, last):
+            for phase, took in self._seconds.get(second, _NO_TIMES).items():
+                total[phase] = total.get(phase, 0) + took
+        self._add_times(total, last * _SECOND, end_ns)
+        return total
+
+    def _add_times(self, total: PhaseTimes, start_ns: int, end_ns: int) -> None:
         for i in self._indices(start_ns, end_ns):
             took = min(self._ends[i], end_ns) - max(self._starts[i], start_ns)
             phase = self._phases[i]
             total[phase] = total.get(phase, 0) + took
-        return total
 
     def whole_seconds(self, start_ns: int, end_ns: int) -> PhaseTimes:
         """Nanoseconds per phase within a window, to the whole second at its edges: cheap over long windows."""
