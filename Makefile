@@ -35,10 +35,13 @@ types: $(STAMP) ## mypy, strict, code and tests
 screenshots: $(STAMP) ## make screenshots/ anew from the demo
 	@$(BIN)/python -m tests.screenshots
 
+bench: $(STAMP) ## what attaching costs on this machine, with the real SGLang where the kit is
+	@$(BIN)/python -m tests.bench.attach --server
+
 docs: $(STAMP) ## what README and manual take from the code
 	@$(BIN)/python -m tests.docs
 
 clean: ## remove what was built
 	@rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info
 
-.PHONY: help install demo test test-sglang test-pythons lint types screenshots docs clean
+.PHONY: help install demo test test-sglang test-pythons lint types screenshots bench docs clean
