@@ -37,7 +37,10 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
     decode, prefill = settings.graphs(batches, now_ns)
     occupied = session.occupancy(now_ns)
     load = session.load.view(now_ns, settings.integer("decode_log_interval"), occupied.mean)
-    micro_batch, in_flight = session.load.micro_batch(now_ns), session.load.in_flight(now_ns)
+    micro_batch, in_flight = (
+        session.load.micro_batch(now_ns, settings.integer("decode_log_interval")),
+        session.load.in_flight(now_ns),
+    )
     running = estimate_running(occupied.mean, micro_batch, in_flight, load.queued)
     at_least = load.running if load.running_provenance == "exact" else running.at_least
     queued_since = session.load.queued_since(now_ns)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import pairwise
 
 from ppscope.diagnose.running import estimate_running
 from ppscope.records import BatchLog, LoadSample, Metric
@@ -16,6 +18,9 @@ _PASSES = "sglang:cuda_graph_passes_total"
 _HISTORY = 600
 _BATCHES_NS = 60_000_000_000
 _SIZES_NS = 30_000_000_000
+_LINES = 4
+_GAP_NS = 10_000_000_000
+_LEAST_NS = 5_000_000_000
 
 
 class LoadState:
@@ -88,14 +93,14 @@ class LoadState:
         prefill = sum(1 for b in recent if b.mode == "prefill")
         return decode / (decode + prefill) if decode else None
 
-    def micro_batch(self, now_ns: int) -> float | None:
+    def micro_batch(self, now_ns: int, log_interval: int | None = None) -> float | None:
         """Mean requests of a decode micro-batch: from counters, else of the log's decode lines of the last half minute."""
         counted, _ = self._best("micro_batch", now_ns)
         if counted is not None:
             return float(counted)
         lines = [line for line in self.batches if now_ns - line.at_ns <= _SIZES_NS and line.mode == "decode"]
-        sizes = [line.running for line in lines if line.running]
-        return sum(sizes) / len(sizes) if sizes else None
+        first = min(((line.dp or 0, line.pp or 0) for line in lines), default=(0, 0))
+        return mean_size([line for line in lines if (line.dp or 0, line.pp or 0) == first], log_interval)
 
     def in_flight(self, now_ns: int) -> int | None:
         """Open generation requests at the HTTP server; None where nothing fresh says it."""
@@ -121,7 +126,9 @@ class LoadState:
         provenance = "exact" if running is not None else None
         if running is None:
             whole = None if queued is None else int(queued)
-            running = estimate_running(occupied, self.micro_batch(now_ns), self.in_flight(now_ns), whole).estimate
+            running = estimate_running(
+                occupied, self.micro_batch(now_ns, log_interval), self.in_flight(now_ns), whole
+            ).estimate
             provenance = "inferred" if running is not None else None
         return Load(
             tokens_per_s=None if tokens_per_s is None else float(tokens_per_s),
@@ -131,3 +138,27 @@ class LoadState:
             source=source or running_source,
             running_provenance=provenance,
         )
+
+
+def mean_size(lines: Sequence[BatchLog], log_interval: int | None) -> float | None:
+    """Mean micro-batch by the decode lines of one stage, oldest first.
+
+    A line comes every `log_interval` passes and so may always catch the same slot; its throughput is over all of them. So
+    tokens ÷ passes between the first line and the last is preferred, where there are lines enough.
+    """
+    sizes = [line.running for line in lines if line.running]
+    if not sizes:
+        return None
+    told = [(line.wall_ns, line.tokens_per_s) for line in lines]
+    took = [
+        (later[0] - line[0], later[1])
+        for line, later in pairwise(told)
+        if line[0] is not None and later[0] is not None and later[1] is not None
+    ]
+    whole_ns = sum(span for span, _ in took)
+    steady = len(took) == len(told) - 1 and whole_ns >= _LEAST_NS and all(0 <= span <= _GAP_NS for span, _ in took)
+    if log_interval and len(took) >= _LINES and steady:
+        # A line's own time is in whole seconds, so the rates are averaged and the time is taken from end to end.
+        rate = len(took) / sum(1 / max(value, 1e-3) for _, value in took)
+        return max(rate * whole_ns / 1e9 / (log_interval * len(took)), 1.0)
+    return sum(sizes) / len(sizes)

@@ -362,7 +362,7 @@ class Session:
         if rounds:
             return Occupancy(self.settings.slots(self.server), launches / rounds, launches, "exact")
         seen = [
-            slot
+            (sample.at_ns, slot)
             for state in self.states.values()
             for sample in state.loops_since(since)
             if self.interned.meaning(sample.stack).needs_batch

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given
+from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
 from ppscope.diagnose.evidence import Evidence
@@ -190,6 +191,7 @@ WEAKER = {
 """What a finding may turn into once a piece of its evidence is missing: a weaker claim of the same facts."""
 
 
+@settings_of(deadline=None)
 @given(st.sampled_from(sorted(CASES)), st.sets(st.sampled_from(sorted(OPTIONAL))))
 def test_missing_evidence_only_lowers_what_is_claimed(case: str, missing: set[str]) -> None:
     name, changes = CASES[case]

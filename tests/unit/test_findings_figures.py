@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.diagnose.layers import balanced_split, layer_cost, stage_layers
+from ppscope.diagnose.occupancy import occupancy
 from ppscope.diagnose.running import estimate_running
+from ppscope.records import BatchLog
+from ppscope.session.load import mean_size
 
 
 @pytest.mark.parametrize(
@@ -72,6 +78,7 @@ def test_split(layers: list[int], busy: list[float], split: tuple[int, ...] | No
     assert balanced_split(layers, busy) == split
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 40), st.floats(0.01, 1)), min_size=2, max_size=16))
 def test_a_split_keeps_every_layer_and_is_no_worse(stages: list[tuple[int, float]]) -> None:
     layers, busy = [count for count, _ in stages], [share for _, share in stages]
@@ -85,3 +92,74 @@ def test_a_split_keeps_every_layer_and_is_no_worse(stages: list[tuple[int, float
         return max(fixed + each * count for (fixed, each), count in zip(cost, counts, strict=True))
 
     assert busiest(split) <= busiest(tuple(layers)) * (1 + 1e-9)
+
+
+SECOND = 1_000_000_000
+
+
+def dumps(slots: list[int], every_ns: int = SECOND // 5) -> list[tuple[int, int]]:
+    return [(at * every_ns, slot) for at, slot in enumerate(slots)]
+
+
+class TestOccupancy:
+    """Slots in use by dumps of the same moment."""
+
+    @pytest.mark.parametrize("used", [1, 2, 3, 4, 8])
+    def test_equally_used_slots(self, used: int) -> None:
+        chance = random.Random(used)
+        means = []
+        for _ in range(40):
+            found = occupancy(dumps([chance.randrange(used) for _ in range(60)]), 8)
+            assert found.mean is not None
+            means.append(found.mean)
+        assert sum(means) / len(means) == pytest.approx(used, rel=0.1)
+
+    def test_one_request_that_moves_is_one(self) -> None:
+        """One client: a new slot with every request, ten seconds each."""
+        found = occupancy(dumps([(at // 50) % 4 for at in range(300)]), 4)
+        assert found.mean is not None
+        assert found.mean < 1.4
+
+    def test_an_uneven_load_is_between(self) -> None:
+        chance = random.Random(1)
+        found = occupancy(dumps([int(chance.random() < 0.25) for _ in range(200)]), 4)
+        assert found.mean == pytest.approx(1 / (0.75**2 + 0.25**2), rel=0.15)
+
+    @pytest.mark.parametrize(("count", "every_ns"), [(19, SECOND // 5), (30, 10 * SECOND), (0, SECOND)])
+    def test_too_little_is_nothing(self, count: int, every_ns: int) -> None:
+        found = occupancy(dumps([0] * count, every_ns), 4)
+        assert (found.mean, found.provenance, found.samples) == (None, None, count)
+
+    @settings(deadline=None)
+    @given(st.lists(st.tuples(st.integers(0, 60 * SECOND), st.integers(0, 7)), max_size=120), st.integers(1, 8))
+    def test_never_more_than_the_slots_nor_less_than_one(self, seen: list[tuple[int, int]], slots: int) -> None:
+        found = occupancy(seen, slots)
+        assert found.mean is None or 1 <= found.mean <= slots
+
+
+class TestMeanSize:
+    """The mean micro-batch by decode lines."""
+
+    @staticmethod
+    def lines(sizes: list[int], rate: float, step_s: int = 2) -> list[BatchLog]:
+        return [
+            BatchLog(0, at * step_s * SECOND, "decode", None, 0, None, running=size, tokens_per_s=rate)
+            for at, size in enumerate(sizes)
+        ]
+
+    def test_a_line_that_always_catches_the_large_slot(self) -> None:
+        """Slots of seven and one, a pass each 0.1 s, a line every 20: 80 tokens in two seconds."""
+        assert mean_size(self.lines([7] * 8, 40.0), 20) == pytest.approx(4.0)
+
+    @pytest.mark.parametrize("interval", [None, 20])
+    def test_few_lines_are_taken_at_their_word(self, interval: int | None) -> None:
+        assert mean_size(self.lines([7, 7, 1], 40.0), interval) == pytest.approx(5.0)
+
+    def test_a_pause_in_between_says_nothing_of_the_rate(self) -> None:
+        lines = self.lines([6] * 6, 40.0)
+        lines[5] = msgspec.structs.replace(lines[5], wall_ns=500 * SECOND)
+        assert mean_size(lines, 20) == 6.0
+
+    def test_nothing_is_nothing(self) -> None:
+        assert mean_size([], 20) is None
+        assert mean_size(self.lines([0, 0, 0, 0, 0, 0], 0.0), 20) is None

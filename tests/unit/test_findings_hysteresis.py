@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.diagnose.hysteresis import APPEAR_NS, MISSES, Hysteresis
@@ -33,6 +33,7 @@ def test_two_judgements_two_seconds_apart_are_enough() -> None:
     assert shown([True, True], period_ns=2 * SECOND) == [False, True]
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=80))
 def test_properties(seen: list[bool]) -> None:
     visible = shown(seen)

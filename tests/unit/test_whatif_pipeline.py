@@ -67,7 +67,7 @@ def test_empty_slots_give_nothing_and_a_wrong_number_is_refused() -> None:
         tokens_per_s(pipeline([T, T], (1, 1, 1)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.floats(0.001, 0.05), min_size=2, max_size=6),
     st.lists(st.integers(0, 9), min_size=8, max_size=8),
@@ -85,6 +85,7 @@ def test_never_faster_than_the_slowest_stage_nor_slower_than_turns(
     assert rate >= (sum(used) / (len(slots) * (sum(times) + (host + 1e-9) * len(times)) * 2) if used else 0) * 0.999
 
 
+@settings(deadline=None)
 @given(st.integers(0, 99), st.integers(1, 20), st.integers(0, 30))
 def test_spread_keeps_every_request(requests: int, slots: int, used: int) -> None:
     dealt = spread(requests, slots, used)
