@@ -10,8 +10,8 @@ import msgspec
 
 from ppscope import __version__
 from ppscope.collect.client import RecordedStream
-from ppscope.diagnose.findings import judge
-from ppscope.records import AnyRecord, End, GpuDevice, ProbeSpans, StackSpans
+from ppscope.diagnose.findings import judge, merge
+from ppscope.records import AnyRecord, BurstRank, End, GpuDevice, ProbeSpans, StackSpans
 from ppscope.session import Session
 from ppscope.session.evidence import gather
 from ppscope.snapshot.lanes import lanes
@@ -37,7 +37,8 @@ class RecordedSession(Session):
         if news:
             now = self.now_ns()
             evidence = gather(self, now, min(now - self.extent()[0], _JUDGED_NS) or 1)
-            self._verdicts = tuple(judge(evidence)) if evidence is not None else ()
+            judged = judge(evidence) if evidence is not None else ()
+            self._verdicts = merge(tuple(judged), self.burst_findings(now))
         return news
 
     def screen(self) -> Screen:
@@ -81,8 +82,9 @@ def _to_microseconds(record: AnyRecord) -> AnyRecord:
 def _extent(records: Sequence[AnyRecord], window_ns: int | None) -> tuple[int, int]:
     starts = [record.start_ns for record in records if isinstance(record, StackSpans)]
     times = [at for record in records if is_bulk(record) and (at := time_of(record)) is not None]
-    newest = max(times, default=0)
-    oldest = min(starts or times, default=newest)
+    bursts = [record for record in records if isinstance(record, BurstRank)]
+    newest = max(times, default=max((record.end_ns for record in bursts), default=0))
+    oldest = min(starts or times, default=min((record.start_ns for record in bursts), default=newest))
     if window_ns is not None:
         oldest = max(oldest, newest - window_ns)
     return oldest, max(newest, oldest + 1)

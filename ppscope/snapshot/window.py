@@ -11,6 +11,8 @@ from ppscope.records import (
     AnyCommand,
     AnyRecord,
     BatchLog,
+    BurstRank,
+    BurstReport,
     Clock,
     Cost,
     Dropped,
@@ -27,6 +29,7 @@ from ppscope.records import (
     Note,
     ProbeSpans,
     RankExit,
+    RankKey,
     Server,
     ServerGone,
     Settings,
@@ -38,6 +41,7 @@ from ppscope.records import (
 KEEP_NS = 60_000_000_000
 """A snapshot out of the view shows the last minute."""
 _NOTES_KEPT = 400
+_BURSTS_KEPT = 4
 _BULK = (StackSpans, ProbeSpans, LoopSample, HostSamples, GpuSample, LoadSample, BatchLog, Metric, Cost)
 """Records that are one of a series: kept for a time. Everything else is a fact and stays."""
 _EVENTS = (LogNote, Note, RankExit, ServerGone, Dropped)
@@ -115,6 +119,7 @@ class Facts:
         self.hello: Hello | None = None
         self.server: Server | None = None
         self._last: dict[tuple[object, ...], AnyRecord] = {}
+        self._bursts: dict[int, dict[RankKey | None, AnyRecord]] = {}
         self._told: deque[AnyRecord] = deque(maxlen=_NOTES_KEPT)
 
     def add(self, record: AnyRecord) -> None:
@@ -124,6 +129,7 @@ class Facts:
         elif isinstance(record, Server):
             if self.server is not None and self.server.launcher_pid != record.launcher_pid:
                 self._last.clear()
+                self._bursts.clear()
                 self._told.clear()
             self.server = record
         elif isinstance(record, Settings):
@@ -132,15 +138,20 @@ class Facts:
             self._last[(SourceStatus, record.name, record.rank)] = record
         elif isinstance(record, GpuDevice):
             self._last[(GpuDevice, record.index)] = record
+        elif isinstance(record, BurstRank | BurstReport):
+            self._bursts.setdefault(record.burst, {})[getattr(record, "rank", None)] = record
+            while len(self._bursts) > _BURSTS_KEPT:
+                del self._bursts[min(self._bursts)]
         elif isinstance(record, _EVENTS):
             self._told.append(record)
         elif not isinstance(record, End):
-            self._last[(type(record), getattr(record, "rank", None))] = record
+            self._last[(type(record),)] = record
 
     def records(self) -> list[AnyRecord]:
         """Facts in an order that a reader can take in."""
         first = [record for record in (self.hello, self.server) if record is not None]
-        return [*first, *self._last.values(), *self._told]
+        bursts = [record for _, ranks in sorted(self._bursts.items()) for record in ranks.values()]
+        return [*first, *self._last.values(), *bursts, *self._told]
 
 
 class RecordWindow:

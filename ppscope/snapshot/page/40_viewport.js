@@ -35,19 +35,22 @@ class Viewport {
 
 // Wide enough for some turns of the pipeline: the work of one turn gets a few pixels.
 function firstView(model, width) {
-  const turns = [];
+  const turns = [], starts = [];
   for (const lanes of model.lanes.values()) {
     const lane = lanes[0];
     let began = -1;
     for (let i = 0; i < Math.min(lane.length, 4000); i++) {
       if (lane.isWork(i) && began < 0) began = lane.start[i];
-      else if (!lane.isWork(i) && began >= 0) { turns.push(lane.start[i] - began); began = -1; }
+      else if (!lane.isWork(i) && began >= 0) { turns.push(lane.start[i] - began); starts.push(began); began = -1; }
     }
   }
   turns.sort((a, b) => a - b);
-  const usual = turns[Math.floor(turns.length / 2)] || 2e8;
+  const usual = turns[Math.floor(turns.length * 0.7)] || 2e8;
   const span = Math.min(Math.max(usual * (width / 44), 1e6), model.length);
-  const from = Math.max((model.length - span) * 0.6, 0);
+  // Where there is work: a profile may be idle for most of its time.
+  starts.sort((a, b) => a - b);
+  const busy = starts.length ? starts[Math.floor(starts.length * 0.6)] : model.length * 0.6;
+  const from = Math.min(Math.max(busy - span * 0.1, 0), model.length - span);
   return [from, from + span];
 }
 

@@ -45,7 +45,7 @@ class Gantt {
       const rest = lanes.filter((lane, at) => at > 0 && lane !== gpu);
       items.push({
         id, level: 1, stage, rank: first, lanes: [lanes[0], gpu].filter(Boolean), strip: stage.gpus, folds: many || rest.length > 0,
-        title: (this.model.view.stages.some((other) => other.dp) ? `DP${stage.dp} ` : "") + `PP${stage.pp}`, note: this.stageNote(stage),
+        title: stageName(this.model.view, stage), note: this.stageNote(stage),
       });
       if (!this.open.has(id)) continue;
       if (!many) {
@@ -71,7 +71,7 @@ class Gantt {
     if (stage.gpus.length) parts.push(`GPU ${stage.gpus.join(",")}`);
     if (known(stage.power_w)) parts.push(`${fixed(stage.power_w, 0)}/${fixed(stage.power_limit_w, 0)} W`);
     if (known(stage.util_percent)) parts.push(`${fixed(stage.util_percent, 0)} %`);
-    return parts.join(" · ") || `pid ${stage.ranks[0]?.pid ?? NONE}`;
+    return parts.join(" · ") || (stage.ranks[0]?.pid ? `pid ${stage.ranks[0].pid}` : "");
   }
 
   build() {
@@ -276,6 +276,12 @@ class Gantt {
     }
     return busy;
   }
+}
+
+// A trace file is named by its title: it may not know its place in a pipeline.
+function stageName(view, stage) {
+  if (view.server.kind === "trace" && stage.ranks[0]?.title) return stage.ranks[0].title;
+  return (view.stages.some((other) => other.dp) ? `DP${stage.dp} ` : "") + `PP${stage.pp}`;
 }
 
 const place = (frame) => (frame.file ? clip(frame.file.split("/").slice(-2).join("/"), 60) + (known(frame.line) ? ":" + frame.line : "") : "");

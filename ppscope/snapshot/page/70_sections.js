@@ -11,7 +11,7 @@ function heading(doc) {
   const server = doc.view.server, seen = when(doc.made.wall_ns);
   const facts = [
     server.version && `SGLang ${server.version}`, server.layout, server.device, server.emulated && "emulated GPUs and load",
-    doc.made.host, known(server.launcher_pid) && `pid ${server.launcher_pid}`, seen, `${fixed(doc.window.seconds, 1)} s seen`,
+    doc.made.host, server.launcher_pid && `pid ${server.launcher_pid}`, seen, `${fixed(doc.window.seconds, 1)} s seen`,
   ].filter(Boolean);
   return el("div", { class: "heading" }, el("h1", {}, isolated(clip(server.model || server.kind || "SGLang server", 300))),
     el("p", { class: "facts" }, facts.map((fact) => el("span", {}, isolated(clip(String(fact), 120))))));
@@ -23,12 +23,14 @@ function tiles(doc) {
   const limits = stages.map((stage) => stage.power_limit_w).filter(known);
   const mean = (values) => (values.length ? values.reduce((a, b) => a + b) / values.length : null);
   const tile = (name, value, note) => el("div", { class: "tile" }, el("div", { class: "value" }, value), el("div", { class: "name" }, name), el("div", { class: "note" }, note || ""));
-  return el("div", { class: "tiles" },
-    tile("tokens/s", fixed(load.tokens_per_s, 1), load.source ? `from ${load.source}` : ""),
-    tile("requests", `${load.running ?? NONE} + ${load.queued ?? NONE}`, "running + queued" + (load.running_provenance === "inferred" ? ", inferred" : "")),
-    tile("micro-batch slots in use", `${fixed(occupancy.mean, 1)} of ${occupancy.slots ?? NONE}`, `${occupancy.samples} samples`),
-    tile("decode graphs", graphs.decode.observed || graphs.decode.resolved || NONE, ["requested", "resolved", "observed"].map((name) => `${name} ${graphs.decode[name] ?? NONE}`).join(", ")),
-    tile("power per GPU", fixed(mean(powers), 0, " W"), limits.length ? `of ${fixed(mean(limits), 0)} W` : "no reading"));
+  const shown = [
+    known(load.tokens_per_s) && tile("tokens/s", fixed(load.tokens_per_s, 1), load.source ? `from ${load.source}` : ""),
+    (known(load.running) || known(load.queued)) && tile("requests", `${load.running ?? NONE} + ${load.queued ?? NONE}`, "running + queued" + (load.running_provenance === "inferred" ? ", inferred" : "")),
+    known(occupancy.slots) && tile("micro-batch slots in use", `${fixed(occupancy.mean, 1)} of ${occupancy.slots}`, `${occupancy.samples} samples`),
+    Object.values(graphs.decode).some(known) && tile("decode graphs", graphs.decode.observed || graphs.decode.resolved || NONE, ["requested", "resolved", "observed"].map((name) => `${name} ${graphs.decode[name] ?? NONE}`).join(", ")),
+    powers.length > 0 && tile("power per GPU", fixed(mean(powers), 0, " W"), limits.length ? `of ${fixed(mean(limits), 0)} W` : ""),
+  ].filter(Boolean);
+  return shown.length ? el("div", { class: "tiles" }, shown) : null;
 }
 
 function verdict(finding) {
@@ -55,7 +57,7 @@ function stageTable(model) {
   const columns = [{ name: "stage" }, { name: "busy", class: "number" }, { name: "host works", class: "number" }, { name: "power", class: "number" }, { name: "util", class: "number" }, { name: "GPU" }, { name: "host phases, last seconds" }];
   const rows = model.view.stages.map((stage) => ({
     class: stage.alive ? "" : "bad",
-    cells: [`PP${stage.pp}` + (stage.dp ? ` DP${stage.dp}` : ""), known(stage.busy) ? `${share(stage.busy)} (${stage.busy_source})` : NONE, share(stage.host_work),
+    cells: [stageName(model.view, stage), known(stage.busy) ? `${share(stage.busy)} (${stage.busy_source})` : NONE, share(stage.host_work),
       known(stage.power_w) ? `${fixed(stage.power_w, 0)} / ${fixed(stage.power_limit_w, 0)} W` : NONE, fixed(stage.util_percent, 0, " %"), stage.gpus.join(", ") || NONE, stage.phases.slice(0, 4).map(phase).join(" · ")],
   }));
   return section("stages", "Stages", "Busy needs evidence from the GPU; without it, it is not known.", table(columns, rows, "Stages"));
@@ -77,6 +79,7 @@ function settingsTable(doc) {
     class: row.differs ? "warn" : "",
     cells: [el("code", {}, isolated(clip(row.name, 200))), ...[row.requested, row.resolved, row.observed].map((value) => isolated(clip(value ?? NONE, 400)))],
   }));
+  if (doc.view.server.kind === "trace") return null;
   const command = (doc.view.server.launch_command || []).join(" ");
   return section("settings", "Settings", "Asked on the command line, resolved by the server, seen to happen.",
     command ? el("details", {}, el("summary", {}, "launch command"), el("pre", {}, isolated(command))) : null,
@@ -93,7 +96,7 @@ function environment(doc) {
   }));
   const columns = [{ name: "GPU" }, { name: "name" }, { name: "limit", class: "number" }, { name: "memory", class: "number" }, { name: "PCIe" }, { name: "NUMA" }, { name: "links" }, { name: "uuid", class: "mono" }];
   return section("environment", "Environment", "", el("dl", { class: "facts-list" }, facts.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, isolated(clip(String(value), 300)))])),
-    rows.length ? table(columns, rows, "GPUs") : el("p", { class: "dim" }, "No GPU was seen."));
+    rows.length ? table(columns, rows, "GPUs") : server.kind === "trace" ? null : el("p", { class: "dim" }, "No GPU was seen."));
 }
 
 function provenance(doc) {
@@ -104,12 +107,12 @@ function provenance(doc) {
   const rows = [...seen.values()].map((source) => ({ class: ["dead", "stalled", "degraded"].includes(source.state) ? "warn" : "", cells: [source.name, source.state, isolated(clip(source.message || NONE, 300))] }));
   return section("provenance", "How this was seen", "",
     el("dl", { class: "facts-list" }, [
-      ["host lanes", "stacks, sampled by py-spy without pausing the target" + (known(overhead.stack_rate_hz) ? ` at ${fixed(overhead.stack_rate_hz, 0)} Hz: an edge is exact to one sample` : "")],
-      ["micro-batch numbers", "inferred from the event loop's locals at a dump, for the span it fell into"],
+      ["host lanes", doc.tracks.length === 0 ? null : "stacks, sampled by py-spy without pausing the target" + (known(overhead.stack_rate_hz) ? ` at ${fixed(overhead.stack_rate_hz, 0)} Hz: an edge is exact to one sample` : "")],
+      ["micro-batch numbers", doc.tracks.length === 0 ? null : "inferred from the event loop's locals at a dump, for the span it fell into"],
       ["exact lanes", doc.view.exact_lanes.some((lane) => lane.exact) ? "timed by the probe in the scheduler, or by a profile burst" : null],
       ["GPU lanes", doc.bursts.length ? "exact, from a profile burst" : doc.view.exact_lanes.some((lane) => lane.lane === "gpu") ? "exact, CUDA events of the probe" : "none: no profile burst and no GPU timing by the probe"],
-      ["cost of ppscope", cost === null ? NONE : `${fixed(cost, 2)} cores: ${fixed(overhead.own_cores, 2)} its own, ${fixed(overhead.children_cores, 2)} its tools`],
-      ["stacks no rule names", share(overhead.other_share, 1)],
+      ["cost of ppscope", cost === null ? null : `${fixed(cost, 2)} cores: ${fixed(overhead.own_cores, 2)} its own, ${fixed(overhead.children_cores, 2)} its tools`],
+      ["stacks no rule names", known(overhead.other_share) ? share(overhead.other_share, 1) : null],
       ["records dropped", String(overhead.dropped_records)],
     ].filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
     rows.length ? table(columns, rows, "Sources") : null);

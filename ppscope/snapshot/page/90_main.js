@@ -24,7 +24,7 @@ function snapshotPage(doc, theme) {
       verdicts(doc),
       section("timeline", "Timeline", "Tall is work, low is waiting. Each row is the main thread of a stage's scheduler.", ganttToolbar(viewport, [gantt]), legend(model, theme), gantt.element),
       stageTable(model), launchTable(doc),
-      section("stacks", "Stacks", "Of the part of the timeline that is shown.", flame.element),
+      flame.ranks.length ? section("stacks", "Stacks", "Of the part of the timeline that is shown.", flame.element) : null,
       settingsTable(doc), environment(doc), provenance(doc),
     ],
   };
