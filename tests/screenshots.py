@@ -38,6 +38,7 @@ SHOTS: dict[str, tuple[Shot, ...]] = {
     ),
     "healthy": (Shot("healthy", (160, 44)),),
     "imbalanced": (Shot("imbalanced"),),
+    "eager": (Shot("burst", (160, 44), keys=("p", "enter"), settle_s=14.0),),
 }
 WATCH_S = 16.0
 
