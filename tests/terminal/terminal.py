@@ -91,7 +91,7 @@ class Terminal:
         """Type."""
         os.write(self._master, keys.encode())
 
-    def wait_for(self, wanted: str | Callable[[str], bool], timeout_s: float = 15.0) -> str:
+    def wait_for(self, wanted: str | Callable[[str], bool], timeout_s: float = 30.0) -> str:
         """Wait until the screen shows a text; raises AssertionError with the screen otherwise."""
         seen = wanted if callable(wanted) else lambda text: wanted in text
         deadline = time.monotonic() + timeout_s
@@ -107,7 +107,7 @@ class Terminal:
             time.sleep(0.02)
         raise AssertionError(f"not seen: {wanted!r}; exit code {self.process.poll()}; the screen was:\n{self.text}")
 
-    def wait(self, timeout_s: float = 10.0) -> int:
+    def wait(self, timeout_s: float = 20.0) -> int:
         """Wait for the command's end; its exit code."""
         code = self.process.wait(timeout_s)
         self._reader.join(1.0)

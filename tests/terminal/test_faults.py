@@ -122,14 +122,14 @@ def test_a_server_that_restarts_is_gone_and_its_successor_one_key_away() -> None
         attach(restarting.pid) as terminal,
     ):
         terminal.wait_for(live(2))
-        terminal.wait_for("gone", timeout_s=20)
+        terminal.wait_for("gone", timeout_s=30)
         restarting.wait_for("ready")
-        terminal.wait_for(f"attach to {restarting.pid}", timeout_s=20)
+        terminal.wait_for(f"attach to {restarting.pid}", timeout_s=30)
         terminal.send("a\r")
         terminal.wait_for(
             lambda text: f"pid {restarting.pid}" in text and "the server is gone" not in text, timeout_s=20
         )
-        terminal.wait_for(live(2), timeout_s=20)
+        terminal.wait_for(live(2), timeout_s=30)
         leave(terminal)
 
 
@@ -160,7 +160,7 @@ def test_a_stopped_collector_is_said_and_q_still_works(server: emulator.Emulated
         terminal.wait_for(live())
         everything = terminal.descendants()
         collector_of(terminal).suspend()
-        terminal.wait_for("nothing has come from it", timeout_s=20)
+        terminal.wait_for("nothing has come from it", timeout_s=30)
         terminal.send("?")
         terminal.wait_for("command palette")
         terminal.send("\x1b")
@@ -198,7 +198,7 @@ def test_a_cut_connection_ends_everything(server: emulator.EmulatedServer) -> No
         everything = terminal.descendants()
         assert len(everything) >= 3
         terminal.cut()
-        assert terminal.process.wait(10) in (0, 130, -signal.SIGHUP)
+        assert terminal.process.wait(20) in (0, 130, -signal.SIGHUP)
         assert all_gone(everything) == []
     finally:
         terminal.close()
