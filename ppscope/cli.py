@@ -76,6 +76,7 @@ def demo(scenario: str, pp: int, tp: int, serve_only: bool, rate_hz: float, asci
 
 _PID = click.argument("pid", type=click.IntRange(min=1), required=False)
 _OUT = click.Path(path_type=Path)
+_LOOK = "How long to look; up to three times as long while evidence is missing."
 _redact_paths = click.option(
     "--redact-paths", is_flag=True, help="Shorten absolute paths to what lies within their package."
 )
@@ -169,7 +170,7 @@ def doctor(pid: int | None, json_wanted: bool) -> None:
     type=click.FloatRange(0.5, 600),
     default=5.0,
     show_default=True,
-    help="How long to look; up to three times as long while evidence is missing.",
+    help=_LOOK,
 )
 @_rate
 def check(pid: int | None, as_json: bool, seconds: float, rate_hz: float) -> None:
@@ -221,7 +222,7 @@ def rules(pid: int | None, source: str | None, changes: tuple[str, ...], as_json
 @main.command()
 @_PID
 @click.option("-o", "--output", type=_OUT, help="The page to write; ppscope-MODEL-TIME.html without it.")
-@click.option("--seconds", type=click.FloatRange(0.5, 600), default=10.0, show_default=True, help="How long to look.")
+@click.option("--seconds", type=click.FloatRange(0.5, 600), default=10.0, show_default=True, help=_LOOK)
 @_redact_paths
 @_rate
 def snapshot(pid: int | None, output: Path | None, seconds: float, redact_paths: bool, rate_hz: float) -> None:
@@ -249,14 +250,14 @@ def compare(before: Path, after: Path, as_json: bool, output: Path | None, redac
 @click.option(
     "--to",
     "kind",
-    type=click.Choice(["perfetto", "speedscope", "folded", "gpu-csv", "gpu-json"]),
+    type=click.Choice(["html", "perfetto", "speedscope", "folded", "gpu-csv", "gpu-json"]),
     required=True,
     help="The form that another tool reads.",
 )
 @click.option("-o", "--output", type=_OUT, help="The file to write; stdout without it.")
 @_redact_paths
 def export(file: Path, kind: str, output: Path | None, redact_paths: bool) -> None:
-    """Give a snapshot or recording to another tool: Perfetto, speedscope, flame graphs, a spreadsheet."""
+    """Give a snapshot or recording to another tool: a browser, Perfetto, speedscope, flame graphs, a spreadsheet."""
     from ppscope.commands.export import export as run
 
     sys.exit(run(file, kind, output, redact_paths=redact_paths))

@@ -17,6 +17,7 @@ from ppscope.snapshot.export_stacks import folded, speedscope
 from ppscope.snapshot.export_trace import chrome_trace
 from ppscope.snapshot.files import why_not_writable, write_private
 from ppscope.snapshot.paths import shorten_paths
+from ppscope.snapshot.save import render
 from ppscope.snapshot.window import RecordWindow
 
 
@@ -43,7 +44,9 @@ def export(file: Path, kind: str, output: Path | None, *, redact_paths: bool) ->
 
 
 def exported(records: list[AnyRecord], kind: str, name: str) -> bytes:
-    """The file's content; `kind` is perfetto, speedscope, folded, gpu-csv or gpu-json."""
+    """The file's content; `kind` is html, perfetto, speedscope, folded, gpu-csv or gpu-json."""
+    if kind == "html":
+        return render(records)
     if kind == "perfetto":
         window = RecordWindow()
         window.add(records)

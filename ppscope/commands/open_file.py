@@ -13,6 +13,8 @@ from ppscope.commands.live import complain, not_a_terminal
 from ppscope.snapshot.document import build, session_of
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.read import Opened, UnreadableFile, read_file
+from ppscope.snapshot.save import Saver
+from ppscope.snapshot.window import RecordWindow
 
 
 def read_or_complain(path: Path) -> Opened | None:
@@ -50,6 +52,8 @@ def open_file(path: Path, *, as_json: bool, ascii_only: bool, redact_paths: bool
         return exits.OK
     from ppscope.app import PpscopeApp
 
-    app = PpscopeApp(session_of(opened.records), ascii=ascii_only)
+    window = RecordWindow()
+    window.add(opened.records)
+    app = PpscopeApp(session_of(opened.records), ascii=ascii_only, save_snapshot=Saver(window))
     app.run()
     return app.return_code or exits.OK

@@ -12,7 +12,7 @@ from ppscope.snapshot.window import RecordWindow
 
 Json = dict[str, Any]
 
-_GPU_LANE, _METER = 1_000_001, 1_000_002
+_GPU_LANE, _METER, _TIMED_LANE = 1_000_001, 1_000_002, 1_000_003
 _CLASSES = ("replayed", "eager", "unknown", "memory", "communication")
 _FLOW_NS = 2_000_000_000
 """A micro-batch that is seen no later than this on the next stage is taken for the same turn of it."""
@@ -32,6 +32,7 @@ def chrome_trace(window: RecordWindow, session: Session) -> Iterator[Json]:
     turns: dict[int, list[_Turn]] = {}
     for key, number in processes.items():
         yield from _host(session, key, number, origin_ns, turns)
+        yield from _timed(session, key, number, origin_ns)
     yield from _flows(turns, origin_ns)
     for record in records:
         if isinstance(record, BurstRank) and record.rank in processes:
@@ -72,6 +73,21 @@ def _host(
         yield _slice(
             style.label, style.kind, process, thread, span.start_ns - origin_ns, span.end_ns - span.start_ns, arguments
         )
+
+
+def _timed(session: Session, key: RankKey, process: int, origin_ns: int) -> Iterator[Json]:
+    """Forwards on the GPU as the probe's CUDA events timed them."""
+    exact = session.states[key].exact
+    if exact is None or exact.gpu.extent is None:
+        return
+    yield _meta("thread_name", process, _TIMED_LANE, {"name": "GPU (probe)"})
+    styles = session.phases()
+    for span in exact.gpu.spans(*exact.gpu.extent):
+        arguments: Json = {"provenance": "exact", "mode": span.mode, "batch_size": span.batch_size, "graph": span.graph}
+        if span.micro_batch is not None:
+            arguments["micro_batch"] = span.micro_batch
+        start_ns, took_ns = span.start_ns - origin_ns, span.end_ns - span.start_ns
+        yield _slice(styles[span.phase].label, "gpu", process, _TIMED_LANE, start_ns, took_ns, arguments)
 
 
 def _slice(name: str, category: str, process: int, thread: int, start_ns: int, took_ns: int, arguments: Json) -> Json:
