@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ppscope.sources.stacks_slice import short_slice
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -58,12 +60,14 @@ def _die_with_parent() -> Callable[[], None]:
     libc = ctypes.CDLL(None, use_errno=True)
     parent = os.getpid()
     kill = int(signal.SIGKILL)
+    short = short_slice()
 
     def in_child() -> None:
         # SIGKILL, not SIGINT: py-spy never stops its target in --nonblocking mode, so there is nothing to undo.
         libc.prctl(_PR_SET_PDEATHSIG, kill, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
+        short()
 
     return in_child
 
