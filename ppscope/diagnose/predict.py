@@ -101,11 +101,21 @@ def present(evidence: Evidence) -> Pipeline | None:
 
 
 def _stage(stage: StageEvidence, forward_s: float, passes_per_s: float, *, synchronous: bool) -> Stage:
+    if synchronous:
+        forward_s *= _on_core(stage)
     launch = 0.0 if synchronous else sum(stage.phases.get(name, 0.0) for name in _LAUNCH)
     host = sum(stage.phases.get(name, 0.0) for name in _HOST)
     first = stage.ranks[0] if stage.ranks else None
     core = first.core if first is not None and synchronous else None
     return Stage(forward_s, launch / passes_per_s, host / passes_per_s, 0.0, core)
+
+
+def _on_core(stage: StageEvidence) -> float:
+    """Of the time in which the ranks could run, the share in which they had a core: a stack at work may be waiting for one."""
+    told = [(rank.host_cpu, rank.wait_share) for rank in stage.ranks]
+    run = sum(cpu for cpu, wait in told if cpu is not None and wait is not None)
+    wait = sum(wait for cpu, wait in told if cpu is not None and wait is not None)
+    return run / (run + wait) if run + wait > 0 else 1.0
 
 
 def changed(evidence: Evidence, before: Pipeline, change: Change) -> Pipeline | None:

@@ -116,17 +116,8 @@ def _stages(session: Session, since_ns: int, now_ns: int) -> list[StageEvidence]
         forward = sum(phases.get(name, 0.0) for name in FORWARD) if phases else None
         busy, source = session.stage_busy(pp, forward, device, now_ns)
         ranks = tuple(_rank(state, session.gpus, names, since_ns, now_ns) for state in members)
-        if source == "host" and busy is not None:
-            busy *= _on_core(ranks)
         found.append(StageEvidence(dp, pp, ranks, phases, busy, source))
     return found
-
-
-def _on_core(ranks: Sequence[RankEvidence]) -> float:
-    """Of the time in which the ranks could run, the share in which they had a core: a stack at work may be waiting for one."""
-    run = sum(rank.host_cpu for rank in ranks if rank.host_cpu is not None and rank.wait_share is not None)
-    wait = sum(rank.wait_share for rank in ranks if rank.host_cpu is not None and rank.wait_share is not None)
-    return run / (run + wait) if run + wait > 0 else 1.0
 
 
 def _named(times: PhaseTimes, names: Sequence[str]) -> dict[str, float]:
