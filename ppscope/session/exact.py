@@ -36,11 +36,15 @@ class ExactRank:
             self.lost += record.lost
             self._flattener.reset()
             self.timeline.break_here()
+        together: list[Piece] = []
         for pieces in self._flattener.add(record):
             if pieces:
-                self.timeline.add(pieces)
+                together += pieces
             else:
+                self.timeline.add(together)
+                together = []
                 self.timeline.break_here()
+        self.timeline.add(together)
         extent = self.timeline.extent
         self.newest_ns = extent[1] if extent else None
         self.gpu_error_ns = record.gpu_error_ns

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ppscope.probe.layout import GRAPHS, MODES
@@ -46,6 +46,7 @@ class ExactTimeline:
         self._seconds: dict[int, PhaseTimes] = {}
         self._rolled = -1
         self._joined = False
+        self._trim_at = _TRIM
         self.segments: list[tuple[int, int]] = []
         """(start ns, end ns) of what was timed without a hole, oldest first."""
 
@@ -58,32 +59,51 @@ class ExactTimeline:
         """What comes next does not follow on what came last."""
         self._joined = False
 
-    def add(self, pieces: Iterable[Piece]) -> None:
+    def add(self, pieces: Sequence[Piece]) -> None:
         """Append pieces, in order; what overlaps an earlier one is cut off."""
-        for start, end, phase, slot, mode, size, tokens, graph in pieces:
-            last = self._ends[-1] if self._ends else 0
-            if start < last:
-                if end <= last:
-                    continue
-                start = last  # noqa: PLW2901
-            if self._joined:
-                if start > last and self._other is not None:
-                    self._sum(last, start, self._other, -1)
-                self.segments[-1] = (self.segments[-1][0], end)
+        last = self._ends[-1] if self._ends else 0
+        pieces = _in_order(pieces, last)
+        if not pieces:
+            return
+        start, end = pieces[0][0], pieces[-1][1]
+        if self._joined:
+            self.segments[-1] = (self.segments[-1][0], end)
+        else:
+            self.segments.append((start, end))
+            last = start
+            self._joined = True
+        for column, values in zip(self._columns(), zip(*pieces, strict=True), strict=True):
+            column.extend(values)
+        self._sum_all(pieces, last)
+        self._trim_at -= len(pieces)
+        if self._trim_at <= 0:
+            self._trim_at = _TRIM
+            self._trim(end)
+
+    def _columns(self) -> tuple[array[int], ...]:
+        # In the order of a piece's fields.
+        return (
+            self._starts, self._ends, self._phases, self._slots, self._modes, self._sizes, self._tokens, self._graphs
+        )  # fmt: skip
+
+    def _sum_all(self, pieces: Sequence[Piece], last: int) -> None:
+        other = self._other
+        times: PhaseTimes = {}
+        bucket_end = known = -1
+        for start, end, phase, slot, *_ in pieces:
+            if start > last and other is not None:
+                if start <= bucket_end:
+                    times[other] = times.get(other, 0) + start - last
+                else:
+                    self._sum(last, start, other, -1)
+                    bucket_end = -1
+            if end <= bucket_end and slot == known:
+                times[phase] = times.get(phase, 0) + end - start
             else:
-                self.segments.append((start, end))
-                self._joined = True
-            self._starts.append(start)
-            self._ends.append(end)
-            self._phases.append(phase)
-            self._slots.append(slot)
-            self._modes.append(mode)
-            self._sizes.append(size)
-            self._tokens.append(tokens)
-            self._graphs.append(graph)
-            self._sum(start, end, phase, slot)
-            if len(self._starts) % _TRIM == 0:
-                self._trim(end)
+                self._sum(start, end, phase, slot)
+                bucket = (end - 1) // BUCKET_NS
+                times, bucket_end, known = self._buckets[bucket], (bucket + 1) * BUCKET_NS, slot
+            last = end
 
     def _sum(self, start: int, end: int, phase: int, slot: int) -> None:
         while start < end:
@@ -117,17 +137,7 @@ class ExactTimeline:
     def _trim(self, newest_ns: int) -> None:
         gone = max(bisect_left(self._ends, newest_ns - FINE_KEEP_NS), len(self._ends) - _FINE_MOST)
         if gone > 0:
-            columns = (
-                self._starts,
-                self._ends,
-                self._phases,
-                self._slots,
-                self._modes,
-                self._sizes,
-                self._tokens,
-                self._graphs,
-            )
-            for column in columns:
+            for column in self._columns():
                 del column[:gone]
         for bucket in [b for b in self._buckets if (b + 1) * BUCKET_NS < newest_ns - FINE_KEEP_NS - _SECOND]:
             del self._buckets[bucket]
@@ -214,6 +224,20 @@ class ExactTimeline:
         work = sum(took for phase, took in times.items() if self._work[phase])
         phase = max(times, key=times.__getitem__)
         return Cell(phase=phase, work=work / seen, micro_batch=slot if slot >= 0 else None)
+
+
+def _in_order(pieces: Sequence[Piece], last: int) -> Sequence[Piece]:
+    """The pieces with what lies before the end of the one before cut off; the same list where nothing does."""
+    ends = [last]
+    ends += [piece[1] for piece in pieces]
+    if all(piece[0] >= before for piece, before in zip(pieces, ends, strict=False)):
+        return pieces
+    kept: list[Piece] = []
+    for piece in pieces:
+        if piece[1] > max(last, piece[0]):
+            kept.append((max(piece[0], last), *piece[1:]))
+            last = piece[1]
+    return kept
 
 
 def _name(names: Sequence[str], code: int) -> str | None:
