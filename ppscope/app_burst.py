@@ -9,12 +9,12 @@ from ppscope.records import Burst, CancelBurst
 from ppscope.widgets.burst_dialog import BurstChoice, BurstDialog
 
 if TYPE_CHECKING:
-    from ppscope.app import PpscopeApp
+    from ppscope.app_canvas import Canvas
 
 LAUNCHES_PANEL = 2
 
 
-def ask(app: PpscopeApp) -> None:
+def ask(app: Canvas) -> None:
     """Open the dialog and do what the user chooses there."""
     offer = app.feed.burst()
     if offer is None:
@@ -35,7 +35,7 @@ def ask(app: PpscopeApp) -> None:
     app.push_screen(BurstDialog(app.look, offer, app.state.screen.burst), chosen)
 
 
-def follow(app: PpscopeApp) -> None:
+def follow(app: Canvas) -> None:
     """Bring an open dialog up to date."""
     dialog = app.screen
     if isinstance(dialog, BurstDialog):
@@ -52,7 +52,7 @@ class BurstFollower:
         self._active: int | None = None
         self._looks = 0
 
-    def look(self, app: PpscopeApp) -> None:
+    def look(self, app: Canvas) -> None:
         """Compare with what was known; call it with the state refreshed."""
         progress = app.state.screen.burst
         if progress is None:
@@ -72,7 +72,7 @@ class BurstFollower:
                 _turn_to(app)
 
 
-def _turn_to(app: PpscopeApp) -> None:
+def _turn_to(app: Canvas) -> None:
     """Hold the window on the burst and open the launches."""
     state, progress = app.state, app.state.screen.burst
     if progress is None or progress.start_ns is None or progress.end_ns is None:

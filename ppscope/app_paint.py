@@ -26,7 +26,7 @@ from ppscope.widgets.rows import head_line, label_line, label_widths, rank_name
 from ppscope.widgets.text import Line, Span, elapsed
 
 if TYPE_CHECKING:
-    from ppscope.app import PpscopeApp
+    from ppscope.app_canvas import Canvas
 
 
 class Painter:
@@ -39,7 +39,7 @@ class Painter:
 
     # Sharing out the rows.
 
-    def paint(self, app: PpscopeApp, *, figures: bool, message: Span | None) -> None:
+    def paint(self, app: Canvas, *, figures: bool, message: Span | None) -> None:
         """Draw what changed; without `figures` only axis and lanes."""
         state = self.state
         width, height = app.size
@@ -61,7 +61,7 @@ class Painter:
         note = self._footer_note(message)
         app.query_one("#footer", LineView).show([footer_line(self.able, note, width)])
 
-    def _lay_out(self, app: PpscopeApp, width: int, height: int, strip: int) -> bool:
+    def _lay_out(self, app: Canvas, width: int, height: int, strip: int) -> bool:
         state = self.state
         least = 7 if height < 30 else 12 if height < 45 else 16
         tall = height >= 36
@@ -140,7 +140,7 @@ class Painter:
             lines.append(line)
         return lines
 
-    def _paint_lanes(self, app: PpscopeApp) -> None:
+    def _paint_lanes(self, app: Canvas) -> None:
         state = self.state
         window = state.window
         chosen = state.chosen_ns()
@@ -156,7 +156,7 @@ class Painter:
 
     # Lower area.
 
-    def _paint_pane(self, app: PpscopeApp, width: int) -> None:
+    def _paint_pane(self, app: Canvas, width: int) -> None:
         state = self.state
         pane = app.query_one("#pane", Pane)
         listing = self._listing(width)
@@ -205,31 +205,6 @@ class Painter:
         if message is None and self.state.filter:
             return f"filter: {self.state.filter}   / change   Esc clear", "warn"
         return message
-
-    # Mouse.
-
-    def pressed(self, app: PpscopeApp, event: LineView.Pressed) -> None:
-        """Choose the row, item or tab that was pressed."""
-        state, view = self.state, event.view
-        if view.has_class("label") and event.y > 0:
-            state.in_panel = False
-            state.choose(state.top + event.y - 1)
-        elif isinstance(view, Pane):
-            index = view.item_at(event.y)
-            state.in_panel = True
-            if index is not None:
-                view.move(index - view.chosen)
-        elif view.id == "tabs" and not state.levels:
-            at = 1
-            for number, name in enumerate(PANELS, start=1):
-                if at <= event.x < at + len(name) + 5:
-                    app.action_panel(number)
-                    return
-                at += len(name) + 5
-        elif view.id == "strip":
-            app.action_findings()
-            return
-        app.paint()
 
 
 def _is_work(look: Look, index: int) -> bool:
