@@ -34,7 +34,7 @@ def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> 
         if end is None:
             end = look(session, stream, seconds)
         if end is not None:
-            complain(end.message or end.reason, end.remedy)
+            complain(end.message or end.reason, end.remedy.replace("ppscope attach", "ppscope check"))
             return end.exit_code or exits.CANNOT_ATTACH
         report = report_of(session)
     except KeyboardInterrupt:

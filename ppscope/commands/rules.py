@@ -37,7 +37,7 @@ def rules(pid: int | None, *, source: str | None, settings: dict[str, str], as_j
         return exits.CANNOT_ATTACH
     end, requested, resolved = _ask(found.launcher_pid)
     if end is not None:
-        complain(end.message or end.reason, end.remedy)
+        complain(end.message or end.reason, end.remedy.replace("ppscope attach", "ppscope rules"))
         return end.exit_code or exits.CANNOT_ATTACH
     if resolved is None:
         complain("the server did not tell its settings; the rules are judged by its command line alone")

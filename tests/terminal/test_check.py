@@ -183,6 +183,7 @@ def test_no_server_is_one_line_and_exit_3() -> None:
     assert done.returncode == 3
     assert done.stdout == ""
     assert "no process" in done.stderr
+    assert "ppscope attach" not in done.stderr, "the remedy is for this command"
     assert len(done.stderr.splitlines()) <= 2
 
 
