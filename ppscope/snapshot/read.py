@@ -10,6 +10,7 @@ from ppscope.collect.stream import MAGIC, FrameReader, StreamError
 from ppscope.records import SCHEMA, AnyRecord, Hello, Server
 from ppscope.snapshot import page_data
 from ppscope.snapshot.pack import UnreadableDocument, records_of
+from ppscope.snapshot.sound import is_sound
 
 _MAX_BYTES = 2 * 1024 * 1024 * 1024
 
@@ -53,7 +54,8 @@ def _recording(path: Path, data: bytes) -> Opened:
     damage = ""
     try:
         for record in reader.feed(data):
-            records.append(record)
+            if is_sound(record):
+                records.append(record)
     except StreamError:
         damage = f"damaged after {len(records)} records; what came before is shown"
     if not damage and reader.pending_bytes:
@@ -76,7 +78,7 @@ def _check_schema(path: Path, records: list[AnyRecord]) -> None:
 def _snapshot(path: Path, data: bytes) -> Opened:
     try:
         document = page_data.extract(data)
-        records = records_of(document)
+        records = [record for record in records_of(document) if is_sound(record)]
     except (page_data.NoData, UnreadableDocument) as error:
         raise UnreadableFile(f"{path} {error}") from None
     _check_schema(path, records)

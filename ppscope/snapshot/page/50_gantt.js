@@ -171,7 +171,7 @@ class Gantt {
 
   describe(row, lane, index) {
     const style = lane.styles[lane.style[index]];
-    const words = [row.title, lane.name, style.label, duration(lane.end[index] - lane.start[index]), "at " + duration(lane.start[index])];
+    const words = [row.title, lane.name, style.label, duration(lane.end[index] - lane.start[index]), `at ${(lane.start[index] / 1e9).toFixed(lane.provenanceOf(index) === "exact" ? 6 : 3)} s`];
     const provenance = lane.provenanceOf(index);
     if (lane.batch[index] >= 0) words.push(`micro-batch ${lane.batch[index]}` + (provenance === "exact" ? "" : " (inferred)"));
     words.push(provenance);

@@ -1,0 +1,60 @@
+"""Whether a record out of a file keeps the order that a collector's always has: sessions rely on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ppscope.records import AnyRecord, BurstRank, HostSamples, LoopSample, ProbeSpans, StackSpans
+from ppscope.snapshot.window import time_of
+
+_FAR_NS = 2**62
+
+
+def is_sound(record: AnyRecord) -> bool:
+    """False for times out of range, spans that end before they begin or go back, and columns of different lengths."""
+    at_ns = time_of(record)
+    if at_ns is not None and not -_FAR_NS < at_ns < _FAR_NS:
+        return False
+    if isinstance(record, StackSpans):
+        known = len(record.stacks) == len(record.starts_ns) and all(0 <= stack < 2**31 for stack in record.stacks)
+        return known and _one_after_another(record.starts_ns, record.ends_ns)
+    if isinstance(record, LoopSample):
+        return all(slot is None or 0 <= slot < 2**15 for slot in (record.mb_id, record.next_mb_id))
+    if isinstance(record, ProbeSpans):
+        rows = len(record.starts_ns)
+        columns = (
+            record.kinds, record.ends_ns, record.depths, record.micro_batches, record.modes, record.batch_sizes, record.tokens,
+            record.graphs, record.turns,
+        )  # fmt: skip
+        small = all(-1 <= slot < 2**15 for slot in record.micro_batches) and all(
+            0 <= size < 2**16 for size in record.batch_sizes
+        )
+        return (
+            rows > 0
+            and all(len(column) == rows for column in columns)
+            and small
+            and all(0 <= tokens < 2**32 for tokens in record.tokens)
+            and _grows(record.ends_ns)
+            and all(start <= end for start, end in zip(record.starts_ns, record.ends_ns, strict=True))
+            and min(record.starts_ns) > -_FAR_NS
+        )
+    if isinstance(record, HostSamples):
+        return _grows(record.at_ns) and len(record.run_ns) == len(record.at_ns)
+    if isinstance(record, BurstRank):
+        host = len({len(record.host_names), len(record.host_starts_ns), len(record.host_lengths_ns)}) == 1
+        gpu = {len(record.gpu_classes), len(record.gpu_starts_ns), len(record.gpu_lengths_ns), len(record.gpu_steps)}
+        names = all(0 <= name < len(record.names) for name in record.host_names)
+        return host and names and gpu == {len(record.gpu_unexpected)} and record.start_ns <= record.end_ns
+    return True
+
+
+def _grows(times: Sequence[int]) -> bool:
+    return all(one <= other for one, other in pairwise(times))
+
+
+def _one_after_another(starts: Sequence[int], ends: Sequence[int]) -> bool:
+    if len(starts) != len(ends):
+        return False
+    edges = [edge for pair in zip(starts, ends, strict=True) for edge in pair]
+    return _grows(edges) and (not edges or (edges[0] > -_FAR_NS and edges[-1] < _FAR_NS))
