@@ -1,5 +1,8 @@
 """Forwards on the GPU's own clock: two CUDA events around each, read in later turns without waiting, placed on the host's clock.
 
+What lies between the events is the forward on its stream, gaps between its kernels included: where launching is slower than
+computing, that is the time of launching.
+
 An event cannot have happened before it was recorded, nor after it was first seen done: each gives a bound on the difference of the
 two clocks. The highest lower bound is the estimate – it is met whenever the GPU had nothing else to do – and the distance to the
 lowest upper bound is the error that is told. Both start afresh with a new anchor, since the clocks drift and CUDA gives float milliseconds.

@@ -311,7 +311,8 @@ def running(recorder: Recorder, original: Call) -> Call:
         try:
             r.mode, r.batch_size, r.tokens = batch_facts(args[1] if len(args) > 1 else kwargs["batch"])
             r.graph = layout.NO_RUNNER
-            if r.gpu is not None:
+            # The overlap loop changes to its forward stream inside run_batch: events recorded out here would time another stream.
+            if r.gpu is not None and (r.depth or not getattr(args[0], "enable_overlap", False)):
                 ticket = r.gpu.before()
         except Exception as error:  # noqa: BLE001  the server goes on
             r.fail(error)

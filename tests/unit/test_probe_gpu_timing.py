@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppscope.probe import layout
 from ppscope.probe.gpu_timing import GpuTimer
+from tests.unit.probe_tools import KEY, batch, fresh, reader, rows
 
 FACTS = (1, 8, 8, 0, 2, 1)
 
@@ -146,7 +151,35 @@ def test_events_are_used_again_and_the_anchor_is_renewed() -> None:
 
 
 def test_without_cuda_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     timer, why = GpuTimer.if_possible(lambda *_: None)
     assert timer is None
     assert "no CUDA" in why
+
+
+def test_asked_for_it_runs_in_a_loop_with_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(shift=0)
+    cuda = SimpleNamespace(is_available=lambda: True, Event=gpu.event)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    scheduler, _, recorder = fresh(tmp_path, gpu_timing=True)
+
+    def forward(self: object) -> str:
+        gpu.compute(3_000_000)
+        gpu.host_ns += 1_000_000
+        return "eager"
+
+    def schedule(self: Any) -> Any:
+        gpu.host_ns = max(gpu.host_ns, gpu.free_ns) + 1_000_000
+        return self.plan(self.turns)
+
+    monkeypatch.setattr(scheduler, "forward", forward)
+    monkeypatch.setattr(scheduler, "get_next_batch_to_run", schedule)
+    scheduler(lambda turn: batch("DECODE", 2)).event_loop_pp(12)
+    assert recorder.errors == 0
+    ring = reader(tmp_path)
+    assert ring.head().flags & layout.GPU_TIMING
+    assert ring.head().gpu_timing == ""
+    forwards = [row for row in rows(ring.read(KEY, 1 << 62)) if row["kind"] == "GPU_FORWARD"]
+    assert len(forwards) >= 10
+    assert {(row["end"] - row["start"], row["mode"], row["bs"]) for row in forwards} == {(3_000_000, "DECODE", 2)}
+    assert [row["mb"] for row in forwards] == [turn % 3 for turn in range(len(forwards))]

@@ -185,3 +185,53 @@ def test_a_forked_child_starts_afresh(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert recorder.seq == written
     assert len(list(tmp_path.glob("*/ring-*"))) == 2
+
+
+class Timer:
+    """Stands for the GPU timer: what it was asked to time, and a forward that is done at once."""
+
+    error_ns = 5
+
+    def __init__(self) -> None:
+        self.timed: list[tuple[int, ...]] = []
+
+    def before(self) -> str:
+        return "ticket"
+
+    def after(self, ticket: str, facts: tuple[int, ...]) -> None:
+        assert ticket == "ticket"
+        self.timed.append(facts)
+
+    def poll(self) -> None:
+        pass
+
+
+def test_forwards_are_timed_with_the_batch_they_had(tmp_path: Path) -> None:
+    scheduler, runner, recorder = fresh(tmp_path)
+    loop = scheduler(plan, runner(2))
+    timer = recorder.gpu = Timer()  # type: ignore[assignment]
+    loop.event_loop_pp(3)
+    over, replayed = layout.GRAPHS.index("batch_over_captured"), layout.REPLAYED
+    decode, extend = layout.MODES.index("DECODE"), layout.MODES.index("EXTEND")
+    assert timer.timed == [(0, 4, 4, 0, decode, over), (2, 77, 1, 2, extend, replayed)]
+    recorder.write_gpu(100, 200, timer.timed[1])  # type: ignore[arg-type]
+    told = rows(reader(tmp_path).read(KEY, LATER))[-1]
+    assert (told["kind"], told["start"], told["end"], told["mb"], told["bs"], told["turn"]) == (
+        "GPU_FORWARD",
+        100,
+        200,
+        2,
+        1,
+        2,
+    )
+
+
+def test_the_overlap_loop_is_not_timed_on_the_wrong_stream(tmp_path: Path) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    loop = scheduler(plan)
+    loop.event_loop_pp(1)
+    timer = recorder.gpu = Timer()  # type: ignore[assignment]
+    for overlap in (True, False):
+        loop.enable_overlap = overlap  # type: ignore[attr-defined]
+        loop.run_batch(batch("DECODE", 1))
+    assert len(timer.timed) == 1
