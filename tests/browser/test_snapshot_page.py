@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ppscope import emulator
 from ppscope.records import RankKey
 from ppscope.snapshot.compare import SCHEMA as COMPARE_SCHEMA
 from ppscope.snapshot.compare import compare_documents, to_json
@@ -16,6 +18,8 @@ from ppscope.snapshot.pack import records_of
 from ppscope.snapshot.write import page
 from tests.browser.chromium import Chromium, needs_chromium
 from tests.recordings import head, probe_second, recording, second
+from tests.shared import SHARED, needs_shared
+from tests.terminal.terminal import PPSCOPE
 
 pytestmark = needs_chromium
 
@@ -269,3 +273,35 @@ def test_data_that_cannot_be_read_is_told(browser: Chromium, tmp_path: Path) -> 
     file.write_text(whole[:at] + "AAAA" + whole[at + 400 :])
     browser.open(file)
     assert "cannot be shown" in browser.run("document.body.innerText")
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    "name", ["sglang_cpu/pp2", "tracelens/inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz"]
+)
+def test_real_profiler_traces_as_a_page(browser: Chromium, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "t.html"
+    done = subprocess.run(
+        [PPSCOPE, "trace", SHARED / "traces" / name, "-o", file], capture_output=True, text=True, check=False
+    )
+    assert file.exists(), done.stderr
+    browser.said.clear()
+    browser.asked.clear()
+    browser.open(file)
+    assert browser.said == []
+    assert [url for url in browser.asked if not url.startswith("data:")] == [file.as_uri()]
+    assert ink(browser, "canvas.lane") > 50
+    assert len(rows(browser)) >= 1
+
+
+def test_the_demo_as_a_page(browser: Chromium, tmp_path: Path) -> None:
+    file = tmp_path / "d.html"
+    with emulator.start("healthy", 4) as server:
+        subprocess.run(
+            [PPSCOPE, "snapshot", str(server.pid), "-o", file, "--seconds", "1"], check=True, capture_output=True
+        )
+    browser.said.clear()
+    browser.open(file)
+    assert browser.said == []
+    assert "emulated" in browser.run("document.querySelector('.facts').innerText")
+    assert len(rows(browser)) == 4
