@@ -10,6 +10,7 @@ samples nothing is claimed. Measured on SGLang 0.5.11, PP 4, 8 clients: 1.8–2.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from ppscope.views import Occupancy
@@ -17,29 +18,56 @@ from ppscope.views import Occupancy
 ENOUGH = 20
 GOOD = 40
 NEAR_NS = 5_000_000_000
-"""Longer than a round of the loop takes, shorter than most requests live."""
-_LEAST_PAIRS = 60
+"""The longest time between dumps of the same moment, and the one taken where the length of a round is not known."""
+NEAREST_NS = 1_000_000_000
+_ROUNDS = 4
+_LEAST_PAIRS = 40
+_PAIRS_PER_SLOT = 12
 
 Seen = tuple[int, int]
 """(instant in ns, slot) of an informative dump."""
 
 
-def effective_slots(seen: Iterable[Seen], near_ns: int = NEAR_NS) -> float | None:
-    """Pairs of dumps within `near_ns` ÷ those of them that show the same slot; None where too few pairs or none agree."""
+def near_ns(slots: int | None, passes_per_s: float | None) -> int:
+    """How far apart dumps of the same moment may be: some rounds of the loop, within bounds."""
+    if slots is None or not passes_per_s or passes_per_s <= 0:
+        return NEAR_NS
+    return int(min(max(_ROUNDS * slots / passes_per_s * 1e9, NEAREST_NS), NEAR_NS))
+
+
+def effective_slots(seen: Iterable[Seen], slots: int | None, near: int = NEAR_NS) -> float | None:
+    """Pairs of dumps of the same moment ÷ those of them that show the same slot; None where too few pairs or none agree.
+
+    `near` is the least time between dumps that counts as the same moment; it grows where that gives too few pairs.
+    """
+    dumps = sorted(seen)
+    least = max(_LEAST_PAIRS, _PAIRS_PER_SLOT * (slots or 0))
+    while True:
+        pairs, same = _pairs(dumps, near)
+        if pairs >= least:
+            return pairs / same if same else None
+        if near >= NEAR_NS:
+            return None
+        near = min(near * 2, NEAR_NS)
+
+
+def _pairs(dumps: list[Seen], near: int) -> tuple[int, int]:
+    """(pairs within a time, those that show the same slot)."""
     pairs = same = 0
-    recent: list[Seen] = []
-    for at_ns, slot in sorted(seen):
-        recent = [other for other in recent if at_ns - other[0] <= near_ns]
+    recent: deque[Seen] = deque()
+    for at_ns, slot in dumps:
+        while recent and at_ns - recent[0][0] > near:
+            recent.popleft()
         pairs += len(recent)
         same += sum(other == slot for _, other in recent)
         recent.append((at_ns, slot))
-    return pairs / same if same and pairs >= _LEAST_PAIRS else None
+    return pairs, same
 
 
-def occupancy(seen: Iterable[Seen], slots: int | None) -> Occupancy:
-    """Occupied slots by the informative dumps of all stages together; `slots` is `pp_loop_size`."""
+def occupancy(seen: Iterable[Seen], slots: int | None, passes_per_s: float | None = None) -> Occupancy:
+    """Occupied slots by the informative dumps of all stages together; `slots` is `pp_loop_size`, `passes_per_s` a stage's."""
     dumps = list(seen)
-    mean = effective_slots(dumps) if len(dumps) >= ENOUGH else None
+    mean = effective_slots(dumps, slots, near_ns(slots, passes_per_s)) if len(dumps) >= ENOUGH else None
     if mean is not None and slots is not None:
         mean = min(mean, float(slots))
     return Occupancy(slots=slots, mean=mean, samples=len(dumps), provenance="sampled" if mean is not None else None)

@@ -102,6 +102,12 @@ class LoadState:
         first = min(((line.dp or 0, line.pp or 0) for line in lines), default=(0, 0))
         return mean_size([line for line in lines if (line.dp or 0, line.pp or 0) == first], log_interval)
 
+    def passes_per_s(self, now_ns: int, log_interval: int | None = None) -> float | None:
+        """Decode passes a second of a stage, tokens ÷ size; None where either is not known."""
+        rate, _ = self._best("tokens_per_s", now_ns)
+        size = self.micro_batch(now_ns, log_interval)
+        return rate / size if rate and size else None
+
     def in_flight(self, now_ns: int) -> int | None:
         """Open generation requests at the HTTP server; None where nothing fresh says it."""
         value, _ = self._best("in_flight", now_ns)

@@ -150,7 +150,8 @@ class Session(Intake):
             if self.interned.meaning(sample.stack).needs_batch
             if (slot := self.interned.micro_batch(sample)) is not None
         ]
-        return occupancy(seen, self.settings.slots(self.server))
+        passes_per_s = self.load.passes_per_s(until, self.settings.integer("decode_log_interval"))
+        return occupancy(seen, self.settings.slots(self.server), passes_per_s)
 
     def lanes(self, start_ns: int, end_ns: int, columns: int, ranks: Sequence[RankKey] | None = None) -> list[Lane]:
         """Gantt rows; see ppscope.feed.Feed."""

@@ -90,7 +90,7 @@ def assert_names_the_torch_native_rule(spec: ServerSpec, finding: dict[str, Any]
     """The first source of the finding is the write under `if attention_backend == "torch_native"` of the installed version."""
     place = finding["source"][0]
     lines = (package(spec) / place["file"]).read_text().splitlines()
-    above = "\n".join(lines[place["line"] - 8 : place["line"]])
+    above = "\n".join(lines[place["line"] - 12 : place["line"]])
     assert "torch_native" in above, f"{place}: {above}"
     write = lines[place["line"] - 1]
     assert re.search(

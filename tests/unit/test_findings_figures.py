@@ -120,6 +120,19 @@ class TestOccupancy:
         assert found.mean is not None
         assert found.mean < 1.4
 
+    @pytest.mark.parametrize("passes_per_s", [20.0, 100.0])
+    def test_short_requests_on_a_fast_loop_too(self, passes_per_s: float) -> None:
+        """Two and a half seconds each: the loop goes round often enough to look at shorter moments."""
+        found = occupancy(dumps([(at // 13) % 4 for at in range(300)]), 4, passes_per_s)
+        assert found.mean is not None
+        assert found.mean < 1.5
+
+    def test_a_slow_loop_needs_the_longer_look(self) -> None:
+        """Four full slots, a pass of half a second each: dumps within a second see the same pass."""
+        found = occupancy(dumps([(at // 3) % 4 for at in range(300)]), 4, 2.0)
+        assert found.mean is not None
+        assert found.mean > 3
+
     def test_an_uneven_load_is_between(self) -> None:
         chance = random.Random(1)
         found = occupancy(dumps([int(chance.random() < 0.25) for _ in range(200)]), 4)
