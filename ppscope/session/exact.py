@@ -13,6 +13,7 @@ from ppscope.views import Cell, Lane, PhaseStyle, Span
 
 _SECOND = 1_000_000_000
 _KEEP_S = 120
+_WAIT_MOST_NS = 1_500_000_000
 
 
 class ExactRank:
@@ -99,9 +100,13 @@ class ExactRank:
 
 
 def better(exact: PhaseTimes, sampled: PhaseTimes) -> bool:
-    """Whether exact times stand for a window: they have seen at least as much of it. In a hang the last exact call has not ended yet."""
-    seen = sum(exact.values())
-    return seen > 0 and seen >= 0.9 * sum(sampled.values())
+    """Whether exact times stand for a window: nearly as much of it was timed as was sampled.
+
+    A call is told when it has ended, so the newest wait may be missing: of an idle stage, which waits for the next relay of an idle
+    stage 0 (it sleeps for up to a second, 0.5.6 to 0.5.23), or for ever in a hang. Then the stacks speak.
+    """
+    timed, seen = sum(exact.values()), sum(sampled.values())
+    return timed > 0 and timed >= seen // 2 and timed + _WAIT_MOST_NS >= seen
 
 
 def host_lane(

@@ -275,6 +275,15 @@ def test_in_a_hang_the_stacks_speak_again() -> None:
     assert made.screen().header.provenance == "sampled"
 
 
+@pytest.mark.parametrize(
+    ("ahead_s", "provenance"), [(0.0, "exact"), (1.2, "exact"), (2.0, "sampled"), (6.0, "sampled")]
+)
+def test_a_wait_that_has_not_ended_is_forgiven_for_a_second(ahead_s: float, provenance: str) -> None:
+    key, end = RankKey(0, 0, 0), T0 + int((10 + ahead_s) * S)
+    made = session(server(pp=1), turns(key, 10, {0, 1}), *stacks(key, 10, T0, end), now_s=17)
+    assert made.screen().header.provenance == provenance
+
+
 def test_spans_that_were_lost_leave_a_hole() -> None:
     key = RankKey(0, 0, 0)
     late: list[Call] = [(code.LAUNCH, T0 + 20 * S, T0 + 21 * S, 0)]
