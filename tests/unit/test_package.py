@@ -28,7 +28,18 @@ def tracked() -> set[str]:
 
 
 def test_the_wheel_is_what_git_holds(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), "."]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        ".",
+    ]
     copy = tmp_path / "source"
     subprocess.run(["git", "checkout-index", "-a", f"--prefix={copy}/"], cwd=ROOT, check=True)
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)

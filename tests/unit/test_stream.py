@@ -29,7 +29,8 @@ def reader() -> FrameReader[AnyRecord]:
 @given(st.lists(st.integers(1, 64), min_size=1))
 def test_records_survive_any_cutting_into_pieces(cuts: list[int]) -> None:
     data = MAGIC + b"".join(map(encode, SAMPLE))
-    got, stream, position = [], reader(), 0
+    got: list[AnyRecord] = []
+    stream, position = reader(), 0
     for size in cuts * (len(data) // sum(cuts) + 1):
         got.extend(stream.feed(data[position : position + size]))
         position += size
