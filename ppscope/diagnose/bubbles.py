@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ppscope.diagnose import say
+from ppscope.diagnose.crowding import crowding
 from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.pipeline import IMBALANCE, imbalance_ratio
 from ppscope.diagnose.predict import predicted
@@ -45,6 +46,7 @@ def bubbles(evidence: Evidence) -> Finding | None:
             + f" ({say.busy_source(evidence)})",
             f"occupied slots {evidence.occupancy.mean:.1f} of {evidence.occupancy.slots} (sampled)",
             "host: " + ", ".join(f"{name} {share:.0%}" for name, share in top) + " (sampled, mean of stages)",
+            *crowding(evidence),
         ),
         remedy="See where the schedulers wait: the stacks panel, or a short trace (ppscope trace DIR) for the kernels between.",
         provenance="sampled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ppscope.diagnose import say
+from ppscope.diagnose.crowding import crowding
 from ppscope.diagnose.evidence import Evidence, GpuEvidence, StageEvidence
 from ppscope.diagnose.pipeline import is_serial
 from ppscope.sources.gpu_reasons import THROTTLE_REASONS
@@ -63,7 +64,7 @@ def idle_while_serving(evidence: Evidence) -> Finding | None:
         severity="medium",
         stage=None,
         summary=f"every GPU is near idle power while {while_what}: {say.span((p for p, _ in flat), 'W')}",
-        evidence=tuple(lines),
+        evidence=(*lines, *crowding(evidence)),
         remedy=remedy,
         provenance="sampled",
     )

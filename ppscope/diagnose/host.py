@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ppscope.diagnose import say
+from ppscope.diagnose.crowding import crowding
 from ppscope.diagnose.evidence import Evidence, RankEvidence, StageEvidence
 from ppscope.views import Finding
 
@@ -10,7 +11,6 @@ FULL_CORE = 0.9
 GPU_WAITS = 0.8
 UTIL_WAITS = 60.0
 WORKING = 0.6
-CROWDED = 0.1
 _WORK = ("replay", "eager", "graph_input", "prepare", "sample", "schedule", "postprocess", "intake", "send")
 
 
@@ -20,22 +20,6 @@ def _gpu_waits(stage: StageEvidence, rank: RankEvidence) -> str | None:
         return f"its GPU is busy {stage.busy:.0%}" if stage.busy <= GPU_WAITS else None
     util = rank.gpu.util_percent if rank.gpu is not None else None
     return f"its GPU shows {util:.0f} % utilisation (NVML)" if util is not None and util <= UTIL_WAITS else None
-
-
-def crowding(evidence: Evidence) -> list[str]:
-    """Ranks whose main thread was ready to run and had no core: somebody else uses their cores."""
-    found = [
-        (rank.wait_share, rank)
-        for stage in evidence.stages
-        for rank in stage.ranks
-        if rank.wait_share is not None and rank.wait_share >= CROWDED
-    ]
-    found.sort(key=lambda pair: -pair[0])
-    return [
-        f"PP{rank.key.pp} TP{rank.key.tp} (pid {rank.pid}) was ready to run without a core {share:.0%} of the time: others use"
-        " its cores"
-        for share, rank in found[:3]
-    ]
 
 
 def cpu_bound(evidence: Evidence) -> Finding | None:

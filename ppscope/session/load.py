@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from ppscope.diagnose.running import estimate_running
 from ppscope.records import BatchLog, LoadSample, Metric
@@ -98,7 +98,8 @@ class LoadState:
         counted, _ = self._best("micro_batch", now_ns)
         if counted is not None:
             return float(counted)
-        lines = [line for line in self.batches if now_ns - line.at_ns <= _SIZES_NS and line.mode == "decode"]
+        recent = takewhile(lambda line: now_ns - line.at_ns <= _SIZES_NS, reversed(self.batches))
+        lines = [line for line in recent if line.mode == "decode"][::-1]
         first = min(((line.dp or 0, line.pp or 0) for line in lines), default=(0, 0))
         return mean_size([line for line in lines if (line.dp or 0, line.pp or 0) == first], log_interval)
 
