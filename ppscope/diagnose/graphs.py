@@ -60,7 +60,7 @@ def _by_flag(evidence: Evidence, fired: tuple[Judged, ...]) -> Finding:
         summary=f"decode runs eager: {flag}",
         evidence=(*_facts(evidence), *([f"without the flag: {what}"] if what else [])),
         remedy=f"Start the server without {flag}. Cost: start-up captures graphs, and they take GPU memory.",
-        provenance="exact",
+        provenance="exact" if evidence.decode.resolved is not None else "inferred",
         source=_sources(fired[:1]),
     )
 
