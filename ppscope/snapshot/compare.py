@@ -68,7 +68,8 @@ _FIGURES = (
     _Kind("bubble", "share", False, NOISE, lambda m: m.bubble),
     _Kind("eager launches per step", "", False, NOISE, lambda m: m.eager_per_step),
     _Kind("power per GPU", "W", None, NOISE, lambda m: m.power_w),
-    _Kind("requests", "", None, NOISE, lambda m: m.requests),
+    _Kind("running requests", "", None, NOISE, lambda m: m.running),
+    _Kind("queued requests", "", None, NOISE, lambda m: m.queued),
 )
 
 
@@ -102,7 +103,7 @@ def compare_documents(before: Json, after: Json, names: tuple[str, str]) -> Comp
         settings=settings,
         summary=(),
     )
-    return msgspec.structs.replace(comparison, summary=tuple(_summary(comparison)))
+    return msgspec.structs.replace(comparison, summary=tuple(_summary(comparison, one, other)))
 
 
 def _refusals(before: Json, after: Json, one: Measures, other: Measures) -> list[str]:
@@ -165,7 +166,16 @@ def _settings(before: Json, after: Json) -> list[Json]:
     return rows
 
 
-def _summary(comparison: Comparison) -> list[str]:
+def _queue(before: Measures, after: Measures) -> str | None:
+    """That requests wait now which did not before, and what caps those that run."""
+    if not after.queued or after.queued <= (before.queued or 0):
+        return None
+    capped = after.cap is not None and after.cap <= (after.running or 0) + after.queued
+    why = f": pp_max_micro_batch_size × slots lets {after.cap} run at once" if capped else ""
+    return f"{after.queued:.0f} requests wait in the queue now{why}"
+
+
+def _summary(comparison: Comparison, one: Measures, other: Measures) -> list[str]:
     """What changed and why, in a few lines."""
     if comparison.refused:
         return []
@@ -178,6 +188,8 @@ def _summary(comparison: Comparison) -> list[str]:
         lines.append(f"{figure.name} {change} (×{figure.ratio:.2f}, {figure.verdict})")
     if not moved:
         lines.append("no figure changed by more than it swings by itself")
+    if (waiting := _queue(one, other)) is not None:
+        lines.append(waiting)
     changes = [f"{row['name']} {_or_none(row['before'])} → {_or_none(row['after'])}" for row in comparison.settings]
     if changes:
         more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""

@@ -19,7 +19,8 @@ class Measures(msgspec.Struct, frozen=True):
     """Means over the document's window. Per-stage figures are by `PP0` …; shares are 0–1.
 
     `step_ms` is a decode step: of a profile where there is one, else requests ÷ tokens a second. `stages_at_work` is the mean number
-    of stages whose host thread works; `active` whether a forward pass was seen, None where no stacks were.
+    of stages whose host thread works; `cap` is the most requests that the slots take together; `active` whether a forward pass was
+    seen, None where no stacks were.
     """
 
     tokens_per_s: float | None
@@ -29,10 +30,17 @@ class Measures(msgspec.Struct, frozen=True):
     bubble: float | None
     eager_per_step: float | None
     power_w: float | None
-    requests: float | None
+    running: float | None
+    queued: float | None
+    cap: int | None
     busy: dict[str, float]
     host_work: dict[str, float]
     active: bool | None
+
+    @property
+    def requests(self) -> float | None:
+        """Running and queued together; None when the running ones are not known."""
+        return None if self.running is None else self.running + (self.queued or 0)
 
 
 def measure(document: Json) -> Measures:
@@ -44,10 +52,10 @@ def measure(document: Json) -> Measures:
     host_work = {stage: sum(part for name, part in phases.items() if name in work) for stage, phases in shares.items()}
     busy = {_name(stage): float(stage["busy"]) for stage in view["stages"] if stage["busy"] is not None}
     tokens_per_s = _throughput(records, view["load"])
-    requests = _requests(view["load"])
+    running, queued = view["load"]["running"], view["load"]["queued"]
     step_ms, eager = _steps(records)
-    if step_ms is None and requests and tokens_per_s and view["load"].get("running"):
-        step_ms = 1000 * view["load"]["running"] / tokens_per_s
+    if step_ms is None and running and tokens_per_s:
+        step_ms = 1000 * running / tokens_per_s
     return Measures(
         tokens_per_s=tokens_per_s,
         step_ms=step_ms,
@@ -56,7 +64,9 @@ def measure(document: Json) -> Measures:
         bubble=_bubble(records, busy, len(view["stages"])),
         eager_per_step=eager,
         power_w=_mean(record.power_w for record in records if isinstance(record, GpuSample)),
-        requests=requests,
+        running=running,
+        queued=queued,
+        cap=_cap(view),
         busy=busy,
         host_work=host_work,
         active=any(phases.get(name) for phases in shares.values() for name in FORWARD) if shares else None,
@@ -104,10 +114,13 @@ def _throughput(records: Iterable[AnyRecord], load: Json) -> float | None:
     return mean if mean is not None else load["tokens_per_s"]
 
 
-def _requests(load: Json) -> float | None:
-    if load["running"] is None:
-        return None
-    return float(load["running"] + (load["queued"] or 0))
+def _cap(view: Json) -> int | None:
+    size = next(
+        (row["resolved"] or row["requested"] for row in view["settings"] if row["name"] == "pp_max_micro_batch_size"),
+        None,
+    )
+    slots = view["occupancy"]["slots"]
+    return int(size) * slots if size is not None and str(size).isdigit() and slots else None
 
 
 def _steps(records: Iterable[AnyRecord]) -> tuple[float | None, float | None]:

@@ -166,6 +166,21 @@ def test_figures_of_a_profile_go_before_those_of_the_log() -> None:
     assert measured.bubble == pytest.approx(0.75)
 
 
+def test_a_queue_that_the_change_made_is_explained() -> None:
+    def queued(records: list[AnyRecord]) -> list[AnyRecord]:
+        return [
+            msgspec.structs.replace(r, queued=4, micro_batch=1.0, tokens_per_s=12.0) if isinstance(r, LoadSample) else r
+            for r in mended(records)
+        ]
+
+    after = [
+        msgspec.structs.replace(r, values={**r.values, "pp_max_micro_batch_size": 1}) if isinstance(r, Settings) else r
+        for r in queued(recording(8))
+    ]
+    said = to_text(compare_documents(build(recording(8)), build(after), ("a", "b")))
+    assert "4 requests wait in the queue now: pp_max_micro_batch_size × slots lets 4 run at once" in said
+
+
 def test_unknown_is_none() -> None:
     measured = measure(build(head()))
     assert measured.active is None
