@@ -131,5 +131,5 @@ function legend(model, theme) {
   };
   const rank = { work: 0, frozen: 1, wait: 2, other: 3, idle: 4 };
   return el("ul", { class: "legend", "aria-label": "Phases" }, shown.sort((a, b) => rank[a.kind] - rank[b.kind]).map(item),
-    el("li", {}, el("span", { class: "stroke power" }), "power"), el("li", {}, el("span", { class: "stroke util" }), "utilisation"));
+    model.gpus.size ? [el("li", {}, el("span", { class: "stroke power" }), "power"), el("li", {}, el("span", { class: "stroke util" }), "utilisation")] : null);
 }
