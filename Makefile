@@ -33,7 +33,7 @@ types: $(STAMP) ## mypy, strict, code and tests
 	@$(BIN)/mypy -p ppscope && $(BIN)/mypy tests
 
 screenshots: $(STAMP) ## make screenshots/ anew from the demo
-	@$(BIN)/python -m tests.screenshots
+	@$(BIN)/python -m tests.screenshots && $(BIN)/python -m tests.browser.screenshots
 
 bench: $(STAMP) ## what attaching costs on this machine, with the real SGLang where the kit is
 	@$(BIN)/python -m tests.bench.attach --server
