@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ppscope.diagnose.evidence import Evidence, RankEvidence, StageEvidence
+from ppscope.finding_json import finding_object
 from ppscope.views import Finding, GraphState
 
 SCHEMA = "ppscope.check/1"
@@ -24,20 +25,6 @@ class CheckReport(msgspec.Struct, frozen=True):
     def alarms(self) -> bool:
         """True when a finding is above `info`."""
         return any(finding.severity != "info" for finding in self.findings)
-
-
-def finding_object(finding: Finding) -> dict[str, Any]:
-    """A finding as every JSON of ppscope shows it."""
-    return {
-        "id": finding.id,
-        "severity": finding.severity,
-        "stage": finding.stage,
-        "summary": finding.summary,
-        "evidence": list(finding.evidence),
-        "remedy": finding.remedy,
-        "provenance": finding.provenance,
-        "source": [{"file": file, "line": line} for file, line in finding.source],
-    }
 
 
 def to_json(report: CheckReport) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ppscope.finding_json import finding_object
 from ppscope.trace.align import Run, group_runs
 from ppscope.trace.analyse import RankAnalysis
 from ppscope.trace.bubble import Bubble, measure
@@ -54,7 +55,7 @@ def to_json(report: TraceReport) -> dict[str, Any]:
         "schema": SCHEMA,
         "ranks": [_rank(rank, run) for run in report.runs for rank in run.ranks],
         "bubble": _bubble(report.bubble),
-        "findings": [_finding(finding) for finding in report.findings],
+        "findings": [finding_object(finding) for finding in report.findings],
     }
 
 
@@ -129,17 +130,4 @@ def _bubble(bubble: Bubble | None) -> dict[str, Any] | None:
         "concurrency": bubble.concurrency,
         "window_us": bubble.window_us,
         "run": _text(bubble.run),
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "id": finding.id,
-        "severity": finding.severity,
-        "stage": finding.stage,
-        "summary": finding.summary,
-        "evidence": list(finding.evidence),
-        "remedy": finding.remedy,
-        "provenance": finding.provenance,
-        "source": [{"file": file, "line": line} for file, line in finding.source],
     }
