@@ -102,14 +102,14 @@ class Intake:
     def _on_hello(self, record: Hello) -> None:
         self.hello = record
         self._clock_offset_ns = record.mono_ns - self._clock()
-        self._newest_ns = self.started_ns = record.mono_ns
+        self._newest_ns = self.started_ns = self.load.since_ns = record.mono_ns
         self._wall_offset_ns = record.wall_ns - record.mono_ns
 
     def _on_server(self, record: Server) -> None:
         if self.server is None or self.server.launcher_pid != record.launcher_pid:
             self.states.clear()
             self.sources.clear()
-            self.started_ns = self._newest_ns
+            self.started_ns = self.load.since_ns = self._newest_ns
             self.rules = RulesState()
             self.bursts = BurstState(self._table.styles)
             self._judging.reset()

@@ -31,6 +31,8 @@ class LoadState:
         self._stages: dict[tuple[str, int], LoadSample] = {}
         self.history: deque[LoadSample] = deque(maxlen=_HISTORY)
         self.batches: deque[BatchLog] = deque(maxlen=2048)
+        self.since_ns = 0
+        """Lines of the log from before this instant, the attach, count only while there are no others."""
         self._passes: dict[str, deque[tuple[int, float]]] = {}
         self.occupancy: dict[int, tuple[int, float]] = {}
 
@@ -100,6 +102,7 @@ class LoadState:
             return float(counted)
         recent = takewhile(lambda line: now_ns - line.at_ns <= _SIZES_NS, reversed(self.batches))
         lines = [line for line in recent if line.mode == "decode"][::-1]
+        lines = [line for line in lines if line.at_ns >= self.since_ns] or lines
         first = min(((line.dp or 0, line.pp or 0) for line in lines), default=(0, 0))
         return mean_size([line for line in lines if (line.dp or 0, line.pp or 0) == first], log_interval)
 

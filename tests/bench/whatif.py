@@ -1,6 +1,6 @@
 """What-if on the real SGLang: throughput predicted from one state of the server against the one measured in another.
 
-Run with `python -P -m tests.bench.whatif`: starts two servers of four stages on CPU, one after the other, and prints a table.
+Run with `python -m tests.bench.whatif`: starts two servers of four stages on CPU, one after the other, and prints a table.
 """
 
 from __future__ import annotations

@@ -177,6 +177,17 @@ def test_findings_clear_when_the_load_ends() -> None:
     assert session.screen().header.state == "idle"
 
 
+def test_log_lines_from_before_the_attach_count_only_alone() -> None:
+    """The log tells of a load that has ended: eight requests a slot, and now one."""
+    old = [BatchLog(START - second * SECOND, None, "decode", None, 0, None, running=8) for second in (5, 4, 3)]
+    records = story(seconds=2)
+    before, _ = play([*records[:2], *old])
+    assert before.load.micro_batch(START) == 8
+    now = [BatchLog(START + SECOND, None, "decode", None, 0, None, running=1)]
+    after, _ = play([*records[:2], *old, *now])
+    assert after.load.micro_batch(START + SECOND) == 1
+
+
 def test_another_server_starts_with_a_clean_sheet() -> None:
     session, stream = play(story())
     assert shown(session)
