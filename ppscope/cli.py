@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ppscope import __version__
+from ppscope import __version__, exits, stdout
 
 SCENARIOS = ("serial", "healthy", "eager", "imbalanced", "spinning", "throttled")
 
@@ -17,7 +18,27 @@ Exit codes: 0 nothing found · 1 findings · 2 usage, or a choice is needed ·
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_EXIT_HELP)
+class _Command(click.Group):
+    """All commands; a stdout that is closed or full ends any of them with one line."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """As click's, but for what a write to stdout may raise, at the end of the process as well."""
+        stdout.mend()
+        try:
+            try:
+                return super().main(*args, **options)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if not stdout.is_ours(error):
+                raise
+            stdout.give_up(error)
+            sys.exit(exits.CANNOT_ATTACH)
+
+
+@click.group(
+    cls=_Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_EXIT_HELP
+)
 @click.version_option(__version__, prog_name="ppscope")
 def main() -> None:
     """See live what a pipeline-parallel SGLang server does, why it is slow, and what to change."""

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from ppscope import exits
+from ppscope import exits, stdout
 from ppscope.collect.client import CollectorProcess
 from ppscope.commands.live import complain, wait_for_server
 from ppscope.diagnose.check_report import CheckReport, to_json
@@ -17,6 +17,8 @@ from ppscope.records import End
 from ppscope.session import Session
 from ppscope.session.dumping import burst
 from ppscope.session.evidence import gather
+from ppscope.session.troubles import blind
+from ppscope.target.errors import for_command
 
 EXTEND = 3
 """At most this many times the asked seconds, while evidence is still missing."""
@@ -26,15 +28,16 @@ _AGAIN_DUMPS = 32
 
 def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> int:
     """Print the findings of the server of a pid; returns the exit code."""
+    stdout.require()
     arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
     stream = CollectorProcess(arguments)
     session = Session(stream)
     try:
         end = wait_for_server(session, stream)
         if end is None:
-            end = look(session, stream, seconds)
+            end = look(session, stream, seconds) or _blind(session)
         if end is not None:
-            complain(end.message or end.reason, end.remedy.replace("ppscope attach", "ppscope check"))
+            complain(end.message or end.reason, for_command(end.remedy, "check"))
             return end.exit_code or exits.CANNOT_ATTACH
         report = report_of(session)
     except KeyboardInterrupt:
@@ -43,6 +46,14 @@ def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> 
         session.close()
     show(json.dumps(to_json(report), indent=2) + "\n" if as_json else render(report))
     return exits.FINDINGS if report.alarms else exits.OK
+
+
+def _blind(session: Session) -> End | None:
+    reason = blind(session)
+    if reason is None:
+        return None
+    said = f"no stacks can be read on any rank: {reason.message}"
+    return End(0, "attach_failed", said, reason.remedy, exits.CANNOT_ATTACH)
 
 
 def look(session: Session, stream: CollectorProcess, seconds: float) -> End | None:
@@ -79,7 +90,7 @@ def missing(session: Session) -> set[str]:
     active = session.active(now)
     slots = session.settings.slots(server)
     if active is None:
-        lacks.add("stacks")
+        lacks.update(() if blind(session) else ("stacks",))
     elif active and server.pp_size > 1 and slots is not None and session.occupancy(now).samples < GOOD:
         lacks.add("slots")
     decode, _ = session.settings.graphs(session.load.recent_batches(now), now)

@@ -16,6 +16,7 @@ from ppscope.session.dumping import Dumping
 from ppscope.snapshot.files import why_not_writable
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.recorder import Recorder
+from ppscope.target.errors import for_command
 
 _POLL_S = 0.25
 _FIRST_SERVER_S = 20.0
@@ -138,7 +139,7 @@ class _Recording:
         end = self._end
         if not self._recorder.begun:
             if end is not None and end.exit_code:
-                complain(end.message or end.reason, end.remedy)
+                complain(end.message or end.reason, for_command(end.remedy, "record"))
                 return end.exit_code
             return exits.INTERRUPTED if self._interrupt.seen else exits.CANNOT_ATTACH
         reason, code = "seconds", exits.OK
@@ -148,7 +149,7 @@ class _Recording:
         elif self._interrupt.seen:
             reason, code = "quit", exits.INTERRUPTED
         elif end is not None and end.exit_code:
-            complain(end.message or end.reason, end.remedy)
+            complain(end.message or end.reason, for_command(end.remedy, "record"))
             reason, code = "error", end.exit_code
         self._recorder.close(End(time.monotonic_ns(), reason))
         sys.stdout.write(f"{self._recorder.path}\n")

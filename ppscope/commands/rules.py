@@ -10,7 +10,7 @@ from ppscope.commands.live import complain, wait_for_server
 from ppscope.diagnose.rules_command import run
 from ppscope.records import End
 from ppscope.session import Session
-from ppscope.target.errors import AttachError
+from ppscope.target.errors import AttachError, for_command
 from ppscope.target.processes import resolve
 
 _SETTINGS_S = 6.0
@@ -24,7 +24,7 @@ def rules(pid: int | None, *, source: str | None, settings: dict[str, str], as_j
     try:
         found = resolve(pid)
     except AttachError as error:
-        complain(error.message, error.remedy.replace("ppscope attach", "ppscope rules"))
+        complain(error.message, for_command(error.remedy, "rules"))
         return error.exit_code
     package = source or found.sglang_path_here
     if found.emulated and source is None:
@@ -37,7 +37,7 @@ def rules(pid: int | None, *, source: str | None, settings: dict[str, str], as_j
         return exits.CANNOT_ATTACH
     end, requested, resolved = _ask(found.launcher_pid)
     if end is not None:
-        complain(end.message or end.reason, end.remedy.replace("ppscope attach", "ppscope rules"))
+        complain(end.message or end.reason, for_command(end.remedy, "rules"))
         return end.exit_code or exits.CANNOT_ATTACH
     if resolved is None:
         complain("the server did not tell its settings; the rules are judged by its command line alone")

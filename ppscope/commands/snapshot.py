@@ -13,6 +13,7 @@ from ppscope.session import Session
 from ppscope.snapshot.files import why_not_writable, write_private
 from ppscope.snapshot.save import file_name, render
 from ppscope.snapshot.window import KeptStream
+from ppscope.target.errors import for_command
 
 
 def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: float, redact_paths: bool) -> int:
@@ -32,7 +33,7 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
     finally:
         session.close()
     if end is not None:
-        complain(end.message or end.reason, end.remedy)
+        complain(end.message or end.reason, for_command(end.remedy, "snapshot"))
         return end.exit_code or exits.CANNOT_ATTACH
     records = kept.window.records()
     path = output or Path.cwd() / file_name(records)

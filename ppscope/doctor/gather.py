@@ -25,9 +25,7 @@ def gather(pid: int | None) -> tuple[Facts, AttachError | None]:
     except AttachError as caught:
         asked = pid is not None
         error = caught if asked else None
-        facts = replace(
-            facts, missing=(caught.message, caught.remedy.replace("ppscope attach", "ppscope doctor"), asked)
-        )
+        facts = replace(facts, missing=(caught.message, errors.for_command(caught.remedy, "doctor"), asked))
     about: list[Target] = []
     looking = threading.Thread(target=lambda: about.append(gather_target.target(found)) if found else None, daemon=True)
     looking.start()

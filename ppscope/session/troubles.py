@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ppscope.records import SourceStatus
+from ppscope.records import RankKey, SourceStatus
 from ppscope.session.ranks import RankState
 from ppscope.target.errors import printable
 from ppscope.views import SourceNote
@@ -29,7 +29,7 @@ def troubles(session: Session) -> tuple[SourceNote, ...]:
     notes = [*_collector(session)]
     if session.gone is None:
         notes += _stopped(session.states.values())
-        notes += _sources(session.sources.values())
+        notes += _sources(session.sources.values(), _alive(session))
     return (*notes, *_passing(session), *_own(session))
 
 
@@ -51,7 +51,21 @@ def _stopped(states: Iterable[RankState]) -> Iterable[SourceNote]:
     yield SourceNote(name, "stopped", said, f"kill -CONT {pids}", min(state.stopped_ns for state in stopped))
 
 
-def _sources(statuses: Iterable[SourceStatus]) -> Iterable[SourceNote]:
+def blind(session: Session) -> SourceStatus | None:
+    """Why no rank's stacks can be read and nothing else tells what the ranks do; None while any can, or none was tried."""
+    alive, probe = _alive(session), session.sources.get(("probe", None))
+    dead = {key: session.sources.get(("stacks", key)) for key in alive}
+    if not alive or (probe is not None and probe.state == "ok") or session.active(session.present_ns()) is not None:
+        return None
+    reasons = [status for status in dead.values() if status is not None and status.state == "dead" and status.remedy]
+    return reasons[0] if len(reasons) == len(alive) else None
+
+
+def _alive(session: Session) -> frozenset[RankKey]:
+    return frozenset(state.rank.key for state in session.states.values() if state.alive)
+
+
+def _sources(statuses: Iterable[SourceStatus], alive: frozenset[RankKey]) -> Iterable[SourceNote]:
     """One note a cause: what ails several ranks or sources alike, or is mended alike, is said once."""
     merged: dict[tuple[str, ...], list[SourceStatus]] = {}
     for status in statuses:
@@ -60,11 +74,15 @@ def _sources(statuses: Iterable[SourceStatus]) -> Iterable[SourceNote]:
             merged.setdefault((status.state, *cause), []).append(status)
     for alike in merged.values():
         first = alike[0]
-        more = len({status.rank for status in alike}) - 1
+        names, ranks = dict.fromkeys(status.name for status in alike), {status.rank for status in alike}
+        more = len(ranks) - 1
+        also = f" (and {more} more rank{'s' if more > 1 else ''})" if more > 0 else ""
+        if "stacks" in names and more > 0 and alive and ranks >= alive:
+            also = f" (all {more + 1} ranks: no stacks are seen)"
         yield SourceNote(
-            ", ".join(dict.fromkeys(status.name for status in alike)),
+            ", ".join(names),
             first.state,
-            first.message + (f" (and {more} more rank{'s' if more > 1 else ''})" if more > 0 else ""),
+            first.message + also,
             first.remedy,
             first.at_ns,
         )

@@ -11,6 +11,15 @@ NOT_ATTACHED = 3
 TARGET_GONE = 4
 
 
+SUDO = 'sudo env "PATH=$PATH" ppscope'
+"""Root's own path does not have the virtual environment that ppscope may be in."""
+
+
+def for_command(remedy: str, command: str) -> str:
+    """A remedy that names the command that was run, where it says `ppscope attach`."""
+    return remedy.replace("ppscope attach", f"ppscope {command}")
+
+
 class AttachError(Exception):
     """The target cannot be observed. `exit_code` is 2 (a choice is needed), 3 (could not attach) or 4 (it ended meanwhile)."""
 
@@ -40,7 +49,7 @@ def no_such_pid(pid: int, hidden: bool) -> AttachError:
     if hidden:
         return AttachError(
             f"no process {pid} can be seen: /proc is mounted with hidepid, which hides other users' processes",
-            f"sudo ppscope attach {pid}",
+            f"{SUDO} attach {pid}",
         )
     return AttachError(f"no process {pid}: it ended, or it lives in another container or machine", "ppscope attach")
 
@@ -95,7 +104,7 @@ def no_permission(pid: int, user: str | None, me: str | None) -> AttachError:
         )
     return AttachError(
         f"no permission to look into process {pid}: it belongs to user {user or 'unknown'}, ppscope runs as {me or 'unknown'}",
-        f"sudo ppscope attach {pid}",
+        f"{SUDO} attach {pid}",
     )
 
 
@@ -109,7 +118,7 @@ def none_found(hidden: bool) -> AttachError:
     if hidden:
         return AttachError(
             "no SGLang server can be seen: /proc is mounted with hidepid, which hides other users' processes",
-            "sudo ppscope attach",
+            f"{SUDO} attach",
         )
     return AttachError(
         "no SGLang server found on this machine (servers in other containers are seen from the host only)",

@@ -21,6 +21,7 @@ from ppscope.records import (
     StackDef,
 )
 from ppscope.session import Session
+from ppscope.session.troubles import blind
 from ppscope.views import SourceNote
 
 SECOND = 1_000_000_000
@@ -143,7 +144,22 @@ def test_what_ails_several_ranks_alike_is_one_note() -> None:
     ], SourceStatus("log", START, "degraded", "no permission"))  # fmt: skip
     notes = live.notes()
     assert set(notes) == {"stacks, dumps", "log"}
-    assert notes["stacks, dumps"].message == "root may not read 51 (and 3 more ranks)"
+    assert notes["stacks, dumps"].message == "root may not read 51 (all 4 ranks: no stacks are seen)"
+
+
+def test_ranks_of_which_none_can_be_read_are_told_as_blindness() -> None:
+    remedy = "run the container with --cap-add SYS_PTRACE"
+    denied = [SourceStatus("stacks", START, "dead", "root may not read 51", remedy, RankKey(0, p, 0)) for p in range(4)]
+    live = Live(*denied[:3])
+    assert blind(live.session) is None, "the fourth may still be read"
+    assert live.notes()["stacks"].message == "root may not read 51 (and 2 more ranks)"
+    live.say(denied[3])
+    reason = blind(live.session)
+    assert reason is not None
+    assert reason.remedy == remedy
+    assert live.notes()["stacks"].message == "root may not read 51 (all 4 ranks: no stacks are seen)"
+    live.say(SourceStatus("probe", START, "ok"))
+    assert blind(live.session) is None, "the probe tells more than stacks do"
 
 
 def test_a_failed_re_attach_is_said() -> None:

@@ -263,7 +263,7 @@ def test_a_server_of_another_user_is_listed_but_not_attached_to(fake: FakeProc) 
     assert found.port_check.owned == "unknown"
     with pytest.raises(AttachError, match="belongs to user 54321") as caught:
         resolve(101, fake.root)
-    assert (caught.value.exit_code, caught.value.remedy) == (3, "sudo ppscope attach 101")
+    assert (caught.value.exit_code, caught.value.remedy) == (3, 'sudo env "PATH=$PATH" ppscope attach 101')
 
 
 @pytest.mark.parametrize(

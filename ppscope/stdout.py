@@ -1,0 +1,49 @@
+"""Standard streams that are closed or full: one line and an exit code, not a traceback."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import sys
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
+
+
+def mend() -> None:
+    """Give closed standard streams a form that can be asked about; a write to a closed stdout then fails as an OSError."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        # Taken for reading alone, so that no other file becomes descriptor 1 and gets what was meant for the terminal.
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        if descriptor != 1:
+            os.dup2(descriptor, 1)
+            os.close(descriptor)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+
+
+def require() -> None:
+    """Raise OSError where nothing can be written to stdout, for a command that would look long and then say nothing."""
+    try:
+        mode = fcntl.fcntl(sys.stdout.fileno(), fcntl.F_GETFL) & os.O_ACCMODE
+    except io.UnsupportedOperation:  # a test's own stream
+        return
+    if mode == os.O_RDONLY:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def is_ours(error: OSError) -> bool:
+    """Whether a write to a standard stream may have failed with it: those errors name no file."""
+    return error.errno in _FULL and error.filename is None
+
+
+def give_up(error: OSError) -> None:
+    """Say that stdout took no more, and let the interpreter's own last flush go nowhere."""
+    reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+    sys.stderr.write(f"ppscope: cannot write to standard output: {reason}\n")
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
