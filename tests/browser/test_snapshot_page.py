@@ -145,6 +145,38 @@ def test_hovering_a_span_says_what_it_is(show: Any) -> None:
     assert ".py:" in tip
 
 
+def test_time_that_nothing_was_seen_of_is_hatched_and_said(show: Any) -> None:
+    """The second of nothing between two seconds of samples: drawn over the full height, unlike idle."""
+    browser = show(build([*head(2), *second(0, 2), *second(2, 2)]))
+    assert "not seen" in browser.run("document.querySelector('.legend').innerText")
+    browser.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'all').click()")
+    browser.settle()
+    top = browser.run(
+        "(() => { const c = document.querySelector('canvas.lane'), w = Math.floor(c.width / 5), d = c.getContext('2d')"
+        ".getImageData(w * 2, 0, w, 2).data; let n = 0; for (let i = 3; i < d.length; i += 4) if (d[i]) n++; return n / w; })()"
+    )
+    assert top > 0.1
+    browser.run("document.querySelector('canvas.lane').scrollIntoView({block: 'center'})")
+    x, y = browser.run(
+        "(() => { const b = document.querySelector('canvas.lane').getBoundingClientRect();"
+        " return [b.left + b.width / 2, b.top + b.height / 2]; })()"
+    )
+    browser.move(x, y)
+    browser.settle()
+    assert "not seen" in browser.run("document.querySelector('.tip').innerText")
+
+
+def test_a_remedy_is_prose_and_its_command_is_code(show: Any) -> None:
+    document = build(recording(4))
+    command = "curl -X POST http://127.0.0.1:1/set_internal_state -H 'Content-Type: application/json' -d '{\"a\": 2}'"
+    document["view"]["findings"][0]["remedy"] = f"Spread them: --pp-max-micro-batch-size 2. Try it live: {command}"
+    browser = show(document)
+    assert browser.run("[...document.querySelector('.remedy').querySelectorAll('code')].map(c => c.textContent)") == [
+        "--pp-max-micro-batch-size 2",
+        command,
+    ]
+
+
 def test_everything_that_can_be_operated_has_a_name(show: Any) -> None:
     browser = show(build(recording(3, 2, 2)))
     found = [(role, name) for role, name in browser.accessible() if role in OPERABLE]
@@ -204,6 +236,7 @@ def test_light_and_dark_phone_and_desk(show: Any, scheme: str, width: int) -> No
     assert ink(browser, "canvas.lane") > 100
     browser.run("document.querySelector('.theme').click()")
     assert browser.run("document.documentElement.dataset.theme") == "light"
+    assert browser.run("document.querySelector('.theme').innerText") == "colours: light"
 
 
 def test_it_prints(show: Any) -> None:
@@ -292,6 +325,10 @@ def test_real_profiler_traces_as_a_page(browser: Chromium, tmp_path: Path, name:
     assert [url for url in browser.asked if not url.startswith("data:")] == [file.as_uri()]
     assert ink(browser, "canvas.lane") > 50
     assert len(rows(browser)) >= 1
+    facts = browser.run("document.querySelector('.facts').innerText")
+    assert "torch profiler trace" in facts
+    assert "PP1×TP1" not in facts
+    assert "1970" not in facts
 
 
 def test_the_demo_as_a_page(browser: Chromium, tmp_path: Path) -> None:

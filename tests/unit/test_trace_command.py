@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from ppscope.commands.trace import trace
+from ppscope.snapshot.page_data import extract
 from ppscope.trace.batch import analyse_files, find_files
-from ppscope.trace.command import run
-from tests.kineto import Pipeline, Trace
+from ppscope.trace.command import read, run
+from tests.kineto import BASE_NS, Pipeline, Trace
 
 
 def quiet(folder: Path) -> Path:
@@ -136,6 +138,32 @@ def test_names_that_are_no_utf8_and_ascii_terminals(tmp_path: Path, monkeypatch:
         assert run([str(path)], as_json) == 0
         out.flush()
         assert b"caf" in out.buffer.getvalue()
+
+
+@pytest.mark.parametrize("base_ns", [BASE_NS, 0], ids=["wall clock", "from zero"])
+def test_the_page_says_what_the_text_says(base_ns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one run and of two that began at other times: findings, the whole time axis, spans on it."""
+    for name in ("a", "b"):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        pipeline = Pipeline([1_000_000] * 2, leaks=[(0, 3, "stray")]).build()
+        for rank in pipeline.traces:
+            rank.base_ns = base_ns
+        pipeline.write(folder, name)
+    for given in (tmp_path / "runs" / "a", tmp_path / "runs"):
+        report, _ = read([str(given)])
+        assert report is not None
+        assert report.findings
+        out = tmp_path / "page.html"
+        assert trace((str(given),), as_json=False, as_text=False, output=out, ascii_only=False) == 1
+        document = extract(out.read_bytes())
+        told = [(finding["id"], finding["summary"]) for finding in document["view"]["findings"]]
+        assert told == [(finding.id, finding.summary) for finding in report.findings]
+        windows = [rank.window_ns for run in report.runs for rank in run.ranks if rank.window_ns is not None]
+        assert document["window"]["seconds"] >= max(end - start for start, end in windows) / 1e9
+        assert all(lane["took"] for lane in document["view"]["exact_lanes"])
+        assert {burst["burst"] for burst in document["bursts"]} == {1}
+    capsys.readouterr()
 
 
 def test_a_hostile_name_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

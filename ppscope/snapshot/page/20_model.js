@@ -22,6 +22,12 @@ async function readData() {
 
 const keyOf = (rank) => rank.join("/");
 
+// Adds a range behind those before it; what rounding to microseconds leaves open is closed.
+function joined(ranges, start, end) {
+  const last = ranges.at(-1);
+  if (last && start <= last[1] + 2e3) last[1] = Math.max(last[1], end); else ranges.push([start, end]);
+}
+
 class Lane {
   constructor(name, provenance, styles, size) {
     this.name = name;
@@ -33,12 +39,26 @@ class Lane {
     this.stack = new Int32Array(size).fill(-1);
     this.batch = new Int16Array(size).fill(-1);
     this.sure = null;
+    this.watched = [];
   }
 
   // Provenance of one span, and of its micro-batch number.
   provenanceOf(index) { return this.sure ? (this.sure[index] ? "exact" : "sampled") : this.provenance; }
 
   get length() { return this.start.length; }
+
+  // Ranges that were seen, in order: the spans, and what `watched` adds (a recorded profile has nothing unseen between its spans).
+  get seen() {
+    if (!this.ranges) {
+      const spans = [];
+      for (let i = 0; i < this.length; i++) joined(spans, this.start[i], this.end[i]);
+      this.ranges = [];
+      for (const [start, end] of [...spans, ...this.watched].sort((a, b) => a[0] - b[0])) joined(this.ranges, start, end);
+    }
+    return this.ranges;
+  }
+
+  isSeen(at) { return this.seen.some(([start, end]) => start <= at && at < end); }
 
   // Index of the first span that ends after an instant.
   after(at) {
@@ -143,12 +163,21 @@ function buildModel(doc) {
     const timed = (lanes.get(keyOf(record.rank)) || []).some((lane) => lane.name === "gpu");
     if (!timed) add(record.rank, burstLane(record, doc.window.origin_ns, gpuStyles));
   }
+  for (const [key, own] of lanes) for (const lane of own) lane.watched = watched(doc, key, lane);
   return {
     doc, view, phases, lanes, gpuStyles,
     length: doc.window.end_ns - doc.window.origin_ns,
     gpus: new Map(doc.gpu_samples.map((packed) => [packed.index, gpuSeries(packed)])),
     stacks: stackReader(doc.stacks),
   };
+}
+
+// A burst records all of its window; GPU events of the probe all between the first and the last.
+function watched(doc, key, lane) {
+  const origin = doc.window.origin_ns;
+  const windows = doc.bursts.filter((record) => keyOf(record.rank) === key).map((record) => [record.start_ns - origin, record.end_ns - origin]);
+  if (lane.name === "gpu" && lane.length) windows.push([lane.start[0], lane.end[lane.length - 1]]);
+  return windows;
 }
 
 function stackReader(stacks) {

@@ -52,9 +52,35 @@ function prepare(canvas) {
 // Work stands tall, waiting lies low: a stage's turns are read from the outline before any colour is.
 const HEIGHTS = { work: 1, frozen: 1, other: 0.5, wait: 0.26, idle: 0.1 };
 
+// Where nothing was seen: hatched, so that it is not taken for idle time.
+function hatch(context, left, right, height, theme) {
+  if (right - left < 3) return;
+  context.save();
+  context.beginPath();
+  context.rect(left, 0, right - left, height);
+  context.clip();
+  context.strokeStyle = theme.line;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let x = Math.floor(left / 6) * 6 - height; x < right; x += 6) { context.moveTo(x, height); context.lineTo(x + height, 0); }
+  context.stroke();
+  context.restore();
+}
+
+function hatchGaps(context, lane, from, to, scale, height, theme) {
+  let at = from;
+  const upto = (start, end) => {
+    if (start > at) hatch(context, (at - from) * scale, (Math.min(start, to) - from) * scale, height, theme);
+    at = Math.max(at, end);
+  };
+  for (const [start, end] of lane.seen) if (end > from && start < to) upto(start, end);
+  upto(to, to);
+}
+
 function drawLane(canvas, lane, from, to, theme) {
   const { context, width, height } = prepare(canvas);
   const scale = width / (to - from);
+  hatchGaps(context, lane, from, to, scale, height, theme);
   const columns = Math.ceil(width);
   const seen = new Float32Array(columns), work = new Float32Array(columns), longest = new Float32Array(columns);
   const lead = new Int32Array(columns).fill(-1);

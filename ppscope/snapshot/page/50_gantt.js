@@ -13,7 +13,7 @@ class Gantt {
     this.overview = el("canvas", { class: "overview", "aria-hidden": "true" });
     this.tree = el("div", { class: "rows", role: "tree", "aria-label": `${name}: stages, ranks and lanes` });
     this.element = el("div", { class: "gantt" },
-      el("div", { class: "row thin" }, el("div", { class: "label dim" }, "stages at work"), el("div", { class: "plot" }, this.overview)),
+      el("div", { class: "row thin" }, el("div", { class: "label dim", title: "How many stages' host threads work at once; what their GPUs do is not in it" }, "hosts at work"), el("div", { class: "plot" }, this.overview)),
       el("div", { class: "row thin" }, el("div", { class: "label" }), el("div", { class: "plot" }, this.axis)),
       this.tree, this.line, this.tip, this.readout);
     this.tree.addEventListener("keydown", (event) => this.key(event));
@@ -198,7 +198,7 @@ class Gantt {
 
   spanLines(row, lane, at) {
     const index = lane.at(at);
-    if (index < 0) return [el("div", { class: "dim" }, "nothing seen here")];
+    if (index < 0) return [el("div", { class: "dim" }, lane.isSeen(at) ? (lane.name === "gpu" ? "idle: nothing ran here" : "between two steps") : "not seen: nothing is known of this time")];
     const style = lane.styles[lane.style[index]];
     const swatch = el("span", { class: "swatch" });
     swatch.style.background = this.theme.paint(style);

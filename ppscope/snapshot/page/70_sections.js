@@ -2,15 +2,27 @@
 
 const SEVERITY = { high: ["✖", "high"], medium: ["▲", "medium"], info: ["ℹ", "info"] };
 
+// A trace without a wall clock counts from zero, which is no date.
+const FIRST_WALL_NS = 1e18;
+
 function when(wall) {
-  if (!known(wall)) return null;
+  if (!known(wall) || wall < FIRST_WALL_NS) return null;
   return new Date(wall / 1e6).toISOString().replace("T", " ").slice(0, 19) + " UTC";
+}
+
+// A trace file knows nothing of a server: how many files, and which stages they say they are.
+function layoutOf(doc) {
+  const { server, stages } = doc.view;
+  if (server.kind !== "trace") return server.layout;
+  const ranks = stages.flatMap((stage) => stage.ranks);
+  const named = [...new Set(ranks.map((rank) => rank.title.split(" ").pop()).filter((title) => title.startsWith("PP")))];
+  return `torch profiler trace, ${ranks.length} file${ranks.length === 1 ? "" : "s"}` + (named.length ? ` of ${clip(named.join(", "), 80)}` : "");
 }
 
 function heading(doc) {
   const server = doc.view.server, seen = when(doc.made.wall_ns);
   const facts = [
-    server.version && `SGLang ${server.version}`, server.layout, server.device, server.emulated && "emulated GPUs and load",
+    server.version && `SGLang ${server.version}`, layoutOf(doc), server.device, server.emulated && "emulated GPUs and load",
     doc.made.host, server.launcher_pid && `pid ${server.launcher_pid}`, seen, `${fixed(doc.window.seconds, 1)} s seen`,
   ].filter(Boolean);
   return el("div", { class: "heading" }, el("h1", {}, isolated(clip(server.model || server.kind || "SGLang server", 300))),
@@ -33,6 +45,21 @@ function tiles(doc) {
   return shown.length ? el("div", { class: "tiles" }, shown) : null;
 }
 
+// Prose, but what is to be pasted or typed stands as code: a curl command on a line of its own, `quoted` text, flags and variables.
+const CODE = /curl -X POST \S+ -H '[^']*' -d '[^']*'|`[^`]+`|--[a-z][a-z0-9-]+(?: [0-9]+)?|\bSGLANG_[A-Z0-9_]+\b/g;
+
+function remedy(text) {
+  const parts = [], shown = clip(text, 800);
+  let at = 0;
+  for (const match of shown.matchAll(CODE)) {
+    parts.push(isolated(shown.slice(at, match.index)));
+    const code = match[0].replaceAll("`", "");
+    parts.push(el("code", { class: code.startsWith("curl") ? "block" : null }, isolated(code)), code.startsWith("curl") ? copyButton(code, "the command") : null);
+    at = match.index + match[0].length;
+  }
+  return [...parts, isolated(shown.slice(at))];
+}
+
 function verdict(finding) {
   const [glyph, word] = SEVERITY[finding.severity] || ["•", finding.severity];
   const place_ = (item) => `${item.file}:${item.line}`;
@@ -42,7 +69,7 @@ function verdict(finding) {
       known(finding.stage) ? el("span", { class: "tag" }, `PP${finding.stage}`) : null, el("span", { class: "tag" }, finding.provenance), el("span", { class: "spring" }), copyButton(text, "the finding " + finding.id)),
     el("p", { class: "summary" }, isolated(clip(finding.summary, 600))),
     finding.evidence.length ? el("ul", {}, finding.evidence.map((line) => el("li", {}, isolated(clip(line, 600))))) : null,
-    finding.remedy ? el("p", { class: "remedy" }, el("span", { class: "dim" }, "change "), el("code", {}, isolated(clip(finding.remedy, 800)))) : null,
+    finding.remedy ? el("p", { class: "remedy" }, el("span", { class: "dim" }, "change "), remedy(finding.remedy)) : null,
     finding.source.length ? el("p", { class: "dim small mono" }, finding.source.map((item) => el("span", {}, isolated(place_(item)), " "))) : null);
 }
 
@@ -131,5 +158,6 @@ function legend(model, theme) {
   };
   const rank = { work: 0, frozen: 1, wait: 2, other: 3, idle: 4 };
   return el("ul", { class: "legend", "aria-label": "Phases" }, shown.sort((a, b) => rank[a.kind] - rank[b.kind]).map(item),
+    el("li", { title: "No sample and no event: neither work nor idle" }, el("span", { class: "swatch unseen" }), "not seen"),
     model.gpus.size ? [el("li", {}, el("span", { class: "stroke power" }), "power"), el("li", {}, el("span", { class: "stroke util" }), "utilisation")] : null);
 }

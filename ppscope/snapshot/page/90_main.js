@@ -22,7 +22,7 @@ function snapshotPage(doc, theme) {
     content: [
       el("header", { class: "top" }, heading(doc), tiles(doc)),
       verdicts(doc),
-      section("timeline", "Timeline", "Tall is work, low is waiting. Each row is the main thread of a stage's scheduler.", ganttToolbar(viewport, [gantt]), legend(model, theme), gantt.element),
+      section("timeline", "Timeline", doc.view.server.kind === "trace" ? "Each row is a file: its steps on the host, below them its GPU." : "Tall is work, low is waiting. Each row is the main thread of a stage's scheduler.", ganttToolbar(viewport, [gantt]), legend(model, theme), gantt.element),
       stageTable(model), launchTable(doc),
       flame.ranks.length ? section("stacks", "Stacks", "Of the part of the timeline that is shown.", flame.element) : null,
       settingsTable(doc), environment(doc), provenance(doc),
@@ -32,10 +32,11 @@ function snapshotPage(doc, theme) {
 
 function themeButton(redraw) {
   const order = ["auto", "light", "dark"];
-  const button = el("button", { type: "button", class: "quiet theme", "aria-label": "Colours: auto, light or dark" }, "auto");
+  const button = el("button", { type: "button", class: "quiet theme", title: "Colours: as the system has it, light or dark" }, "colours: auto");
+  let shown = "auto";
   button.addEventListener("click", () => {
-    const next = order[(order.indexOf(button.textContent) + 1) % order.length];
-    button.textContent = next;
+    const next = shown = order[(order.indexOf(shown) + 1) % order.length];
+    button.textContent = "colours: " + next;
     if (next === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = next;
     redraw();
   });
@@ -48,6 +49,7 @@ async function main() {
     const data = await readData();
     const theme = new Theme();
     const comparing = data.schema.startsWith("ppscope.compare/");
+    const kind = comparing ? "comparison" : data.view.server.kind === "trace" ? "trace" : "snapshot";
     const shown = comparing ? comparePage(data, theme) : snapshotPage(data, theme);
     const draw = () => { for (const gantt of shown.gantts) gantt.draw(); };
     const restyle = () => {
@@ -56,9 +58,9 @@ async function main() {
       draw();
       if (shown.flame) shown.flame.draw();
     };
-    document.title = `ppscope ${comparing ? "comparison" : "snapshot"}: ${clip((comparing ? data.comparison.model : data.view.server.model) || "server", 120)}`;
+    document.title = `ppscope ${kind}: ${clip((comparing ? data.comparison.model : data.view.server.model) || "server", 120)}`;
     page.replaceChildren(
-      el("div", { class: "brand" }, el("span", {}, el("b", {}, "ppscope"), comparing ? " comparison" : " snapshot"), themeButton(restyle)),
+      el("div", { class: "brand" }, el("span", {}, el("b", {}, "ppscope"), " " + kind), themeButton(restyle)),
       el("main", {}, shown.content),
       el("footer", {}, comparing ? "" : "ppscope open FILE shows this in a terminal; ppscope open FILE --json prints its data."));
     new ResizeObserver(draw).observe(page);
