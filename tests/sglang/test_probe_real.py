@@ -52,13 +52,13 @@ class Exact:
             self.stream.wait(0.2)
             self.session.poll()
 
-    def rows(self, stage: int, kind: int, mode: str = "") -> list[Launch]:
-        """Batches of the spans of a kind on a stage, in order."""
+    def rows(self, stage: int, kind: int, mode: str = "", tp: int = 0) -> list[Launch]:
+        """Batches of the spans of a kind on a rank, in order."""
         code = layout.MODES.index(mode) if mode else None
         return [
             (slot, layout.MODES[own], size, tokens)
             for record in self.records
-            if record.rank.pp == stage
+            if (record.rank.pp, record.rank.tp) == (stage, tp)
             for k, slot, own, size, tokens in zip(
                 record.kinds, record.micro_batches, record.modes, record.batch_sizes, record.tokens, strict=True
             )
@@ -108,9 +108,11 @@ class TestProbe:
             assert (share.get("recv_activations", 0) > 0.005) == (key.pp > 0)
 
     def test_no_span_is_lost_and_nothing_went_wrong(self, sglang_server: SglangServer, exact: Exact) -> None:
-        for stage in range(sglang_server.spec.pp):
+        ranks = {record.rank for record in exact.records}
+        assert len(ranks) == sglang_server.spec.pp * sglang_server.spec.tp
+        for rank in ranks:
             expected = 1
-            for record in (record for record in exact.records if record.rank.pp == stage):
+            for record in (record for record in exact.records if record.rank == rank):
                 assert (record.sequence, record.lost) == (expected, 0)
                 expected += len(record.starts_ns)
         for path in Path(f"/dev/shm/ppscope-{os.getuid()}").glob("ring-*"):
@@ -125,7 +127,11 @@ class TestProbe:
     def test_every_stage_ran_the_same_batches_in_the_same_order(
         self, sglang_server: SglangServer, exact: Exact
     ) -> None:
-        first, *others = [exact.rows(stage, layout.LAUNCH) for stage in range(sglang_server.spec.pp)]
+        first, *others = [
+            exact.rows(stage, layout.LAUNCH, tp=tp)
+            for stage in range(sglang_server.spec.pp)
+            for tp in range(sglang_server.spec.tp)
+        ]
         assert len(first) > 100
         assert {launch[0] for launch in first} <= set(range(sglang_server.spec.pp))
         for other in others:
