@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ppscope import app_burst
+from ppscope import app_burst, app_suspend
 from ppscope.app_canvas import Canvas
 from ppscope.app_drill import CandidatesLevel
 from ppscope.keys import KEYS
@@ -271,6 +271,10 @@ class PpscopeApp(Canvas):
     def action_interrupt(self) -> None:
         """Ctrl-C."""
         self.exit(return_code=130)
+
+    def action_suspend_process(self) -> None:
+        """Ctrl-Z."""
+        app_suspend.suspend(self)
 
     async def action_quit(self) -> None:
         """End with return code 0."""

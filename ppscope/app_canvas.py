@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input
 
-from ppscope import app_burst
+from ppscope import app_burst, app_suspend
 from ppscope.app_paint import Painter
 from ppscope.app_state import State
 from ppscope.app_theme import CSS, THEMES
@@ -102,6 +102,7 @@ class Canvas(App[None]):
         """Start polling."""
         self.query_one("#filter", Input).cursor_blink = False
         self.set_interval(TICK_S, self._tick)
+        self.app_resume_signal.subscribe(self, lambda _: app_suspend.redraw(self))
 
     def on_resize(self, event: events.Resize) -> None:
         """Lay out for the new size."""

@@ -272,6 +272,12 @@ async def test_quit_works_everywhere(key: str, code: int, where: tuple[str, ...]
         assert (run.app.return_code or 0) == code
 
 
+async def test_without_a_shell_that_could_bring_the_view_back_nothing_is_suspended() -> None:
+    async with running() as run:
+        await run.pilot.press("ctrl+z")
+        assert "no shell is here" in run.text("footer")
+
+
 async def test_mouse_chooses_rows_items_and_panels() -> None:
     async with running() as run:
         await run.pilot.click(".label", offset=(3, 4))

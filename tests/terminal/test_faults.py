@@ -170,18 +170,29 @@ def test_a_stopped_collector_is_said_and_q_still_works(server: emulator.Emulated
         assert all_gone(everything) == []
 
 
-def test_suspended_and_brought_back_the_picture_goes_on(server: emulator.EmulatedServer) -> None:
+@pytest.mark.parametrize("wrapper", ["", "make -f {file} view"])
+def test_suspended_and_brought_back_the_picture_goes_on(
+    server: emulator.EmulatedServer, tmp_path: Path, wrapper: str
+) -> None:
+    """Also below `make`, which has to stop as well: else the shell never takes the terminal back."""
+    command = f"{PPSCOPE} attach {server.pid}"
+    (tmp_path / "makefile").write_text(f"view:\n\t@{command}\n")
     with Terminal([shutil.which("bash") or "sh", "--norc", "-i"], env={"PS1": "$ "}) as terminal:
         terminal.wait_for("$ ")
-        terminal.send(f"{PPSCOPE} attach {server.pid}\r")
+        terminal.send(f"{wrapper.format(file=tmp_path / 'makefile') or command}\r")
         terminal.wait_for(live())
         everything = terminal.descendants()
         terminal.send("\x1a")
         terminal.wait_for("Stopped")
+        assert {p.status() for p in ranks_of(server.pid)}.isdisjoint({psutil.STATUS_STOPPED})
         filled = drawn(terminal.text)
+        terminal.send("clear\r")
+        terminal.wait_for(lambda text: "Stopped" not in text)
         time.sleep(2.0)
         terminal.send("fg\r")
-        terminal.wait_for(lambda text: "Stopped" not in text and live()(text) and drawn(text) > filled + 3 * STAGES)
+        text = terminal.wait_for(lambda text: live()(text) and drawn(text) > filled + 3 * STAGES)
+        for still in ("ppscope  ", "stage ", "1 findings", "q quit"):
+            assert still in text
         terminal.send("q")
         assert all_gone(everything) == []
         terminal.send("\recho code=$?\r")
