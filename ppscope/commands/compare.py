@@ -17,7 +17,7 @@ from ppscope.snapshot.write import page
 
 
 def compare(before: Path, after: Path, *, as_json: bool, output: Path | None, redact_paths: bool) -> int:
-    """Print what changed, or write it as a page; returns the exit code: 1 while a finding above `info` is left, 2
+    """Print what changed, or write it as a page; returns the exit code: 1 while a finding above `info` is left, 3
     when the two are not of one model under one load."""
     why = why_not_writable(output) if output is not None else None
     if why:
@@ -44,5 +44,5 @@ def compare(before: Path, after: Path, *, as_json: bool, output: Path | None, re
     if comparison.refused:
         if output is not None or as_json:
             complain("these two cannot be compared: " + "; ".join(comparison.refused))
-        return exits.USAGE
+        return exits.CANNOT_ATTACH
     return exits.FINDINGS if comparison.worse else exits.OK

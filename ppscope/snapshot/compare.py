@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ppscope.snapshot.measure import Measures, measure
+from ppscope.snapshot.outcome import Outcome, outcome
 
 SCHEMA = "ppscope.compare/1"
 LOAD_RATIO = 1.5
 """Requests (running and queued) that differ by more are another load."""
 NOISE = 0.05
-"""A counted figure that changed by less is called the same: load generators and short windows swing by as much."""
+"""A counted figure that changed by less is called the same: load generators swing by as much."""
+SHORT_NOISE = 0.15
+"""The same where a window is shorter than SHORT_S: a few batches more or less."""
+SHORT_S = 20.0
 SAMPLED_NOISE = 0.25
 """The same for figures from samples."""
 
@@ -21,7 +25,10 @@ Json = dict[str, Any]
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One figure before and after; None where it is not known. `verdict` is `better`, `worse`, `same` or None."""
+    """One figure before and after; None where it is not known. `verdict` is `better`, `worse`, `same` or None.
+
+    `noise` is the change, as a share, up to which it is called the same.
+    """
 
     name: str
     unit: str
@@ -29,10 +36,14 @@ class Figure(msgspec.Struct, frozen=True):
     after: float | str | None
     ratio: float | None
     verdict: str | None
+    noise: float | None = None
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What changed. `refused` are the reasons why figures must not be compared; then no verdict is given on any of them."""
+    """What changed. `refused` are the reasons why figures must not be compared; then no verdict is given on any of them.
+
+    `unknown_after` are findings of the first that the second lacks the evidence to deny, `unknown_before` the reverse.
+    """
 
     before: str
     after: str
@@ -42,13 +53,15 @@ class Comparison(msgspec.Struct, frozen=True):
     resolved: tuple[Json, ...]
     appeared: tuple[Json, ...]
     remaining: tuple[Json, ...]
+    unknown_after: tuple[Json, ...]
+    unknown_before: tuple[Json, ...]
     settings: tuple[Json, ...]
     summary: tuple[str, ...]
 
     @property
     def worse(self) -> bool:
         """Whether a finding above `info` is there after the change."""
-        return any(finding["severity"] != "info" for finding in (*self.appeared, *self.remaining))
+        return any(finding["severity"] != "info" for finding in (*self.appeared, *self.unknown_before, *self.remaining))
 
 
 class _Kind(NamedTuple):
@@ -64,7 +77,7 @@ _FIGURES = (
     _Kind("throughput", "tok/s", True, NOISE, lambda m: m.tokens_per_s),
     _Kind("step time", "ms", False, NOISE, lambda m: m.step_ms),
     _Kind("micro-batch slots in use", "", True, SAMPLED_NOISE, lambda m: m.occupied),
-    _Kind("stages working at once", "", True, SAMPLED_NOISE, lambda m: m.stages_at_work),
+    _Kind("hosts working at once", "", None, SAMPLED_NOISE, lambda m: m.stages_at_work),
     _Kind("bubble", "share", False, NOISE, lambda m: m.bubble),
     _Kind("eager launches per step", "", False, NOISE, lambda m: m.eager_per_step),
     _Kind("power per GPU", "W", None, NOISE, lambda m: m.power_w),
@@ -77,7 +90,9 @@ def compare_documents(before: Json, after: Json, names: tuple[str, str]) -> Comp
     """Compare two documents; `names` are what to call them."""
     one, other = measure(before), measure(after)
     refused = tuple(_refusals(before["view"], after["view"], one, other))
-    figures = [_figure(kind, kind.read(one), kind.read(other), not refused) for kind in _FIGURES]
+    short = min(document["window"]["seconds"] for document in (before, after)) < SHORT_S
+    kinds = [kind._replace(noise=max(kind.noise, SHORT_NOISE)) for kind in _FIGURES] if short else _FIGURES
+    figures = [_figure(kind, kind.read(one), kind.read(other), not refused) for kind in kinds]
     figures[4:4] = _stage_figures(one, other, not refused)
     for kind in ("decode", "prefill"):
         states = [
@@ -85,21 +100,19 @@ def compare_documents(before: Json, after: Json, names: tuple[str, str]) -> Comp
             for view in (before["view"], after["view"])
         ]
         figures.append(Figure(f"{kind} graphs", "", states[0], states[1], None, None))
-    found = [
-        {(item["id"], item["stage"]): item for item in document["view"]["findings"]} for document in (before, after)
-    ]
     settings = tuple(_settings(before["view"], after["view"]))
-    resolved = tuple(item for key, item in found[0].items() if key not in found[1])
-    appeared = tuple(item for key, item in found[1].items() if key not in found[0])
+    became = outcome(before, after, one, other, not refused)
     comparison = Comparison(
         before=names[0],
         after=names[1],
         model=after["view"]["server"].get("model"),
         refused=refused,
         figures=tuple(figure for figure in figures if figure.before is not None or figure.after is not None),
-        resolved=resolved,
-        appeared=appeared,
-        remaining=tuple(item for key, item in found[1].items() if key in found[0]),
+        resolved=became.resolved,
+        appeared=became.appeared,
+        remaining=became.remaining,
+        unknown_after=became.unknown_after,
+        unknown_before=became.unknown_before,
         settings=settings,
         summary=(),
     )
@@ -132,7 +145,7 @@ def _figure(kind: _Kind, before: float | None, after: float | None, comparable: 
     if ratio is not None and kind.more is not None:
         changed = abs(ratio - 1) >= kind.noise
         verdict = "same" if not changed else "better" if (ratio > 1) is kind.more else "worse"
-    return Figure(kind.name, kind.unit, before, after, ratio, verdict)
+    return Figure(kind.name, kind.unit, before, after, ratio, verdict, kind.noise if verdict is not None else None)
 
 
 def _stage_figures(one: Measures, other: Measures, comparable: bool) -> list[Figure]:
@@ -196,13 +209,23 @@ def _summary(comparison: Comparison, one: Measures, other: Measures) -> list[str
         lines.append("what differs between them: " + "; ".join(changes[:4]) + more)
     else:
         lines.append("no setting differs between them")
-    if comparison.resolved:
-        lines.append("resolved: " + ", ".join(finding["id"] for finding in comparison.resolved))
-    if comparison.appeared:
-        lines.append("new: " + ", ".join(finding["id"] for finding in comparison.appeared))
-    if comparison.remaining:
-        lines.append("still there: " + ", ".join(finding["id"] for finding in comparison.remaining))
+    lines += [
+        f"{title}: " + ", ".join(finding["id"] for finding in findings) for title, findings in _became(comparison)
+    ]
     return lines
+
+
+def _became(comparison: Comparison) -> list[tuple[str, tuple[Json, ...]]]:
+    """Findings under what became of them, those without any left out. Two that must not be compared are only set side by side."""
+    apart = bool(comparison.refused)
+    titled = [
+        ("resolved", comparison.resolved),
+        ("new", comparison.appeared),
+        ("in both" if apart else "still there", comparison.remaining),
+        ("only in the first" if apart else "not known after", comparison.unknown_after),
+        ("only in the second" if apart else "not known before", comparison.unknown_before),
+    ]
+    return [(title, findings) for title, findings in titled if findings]
 
 
 def _or_none(value: object) -> str:
@@ -218,10 +241,19 @@ def _said(value: float | str | None, unit: str) -> str:
     return f"{value:.{digits}f}" + (f" {unit}" if unit else "")
 
 
+def _verdict(figure: Figure) -> str:
+    """`same` with what it swings by, so that two changes of one size under two verdicts do not puzzle."""
+    return (
+        f"same (it swings by ±{figure.noise:.0%})"
+        if figure.verdict == "same" and figure.noise
+        else figure.verdict or ""
+    )
+
+
 def to_json(comparison: Comparison) -> Json:
     """The object that `--json` prints, of schema `ppscope.compare/1`; unknown is null."""
     built: Mapping[str, Any] = msgspec.to_builtins(comparison)
-    findings = {name: built[name] for name in ("resolved", "appeared", "remaining")}
+    findings = {name: built[name] for name in Outcome.__struct_fields__}
     rest = {name: value for name, value in built.items() if name not in findings}
     return {"schema": SCHEMA, "comparable": not comparison.refused, **rest, "findings": findings}
 
@@ -237,16 +269,11 @@ def to_text(comparison: Comparison) -> str:
     lines += ["", f"{'':{width}}  {'before':>12}  {'after':>12}"]
     for figure in comparison.figures:
         cells = [f"{_said(value, figure.unit):>12}" for value in (figure.before, figure.after)]
-        change = f"  ×{figure.ratio:.2f} {figure.verdict or ''}".rstrip() if figure.ratio is not None else ""
+        change = f"  ×{figure.ratio:.2f} {_verdict(figure)}".rstrip() if figure.ratio is not None else ""
         lines.append(f"{figure.name:{width}}  {cells[0]}  {cells[1]}{change}")
-    for title, findings in (
-        ("resolved", comparison.resolved),
-        ("new", comparison.appeared),
-        ("still there", comparison.remaining),
-    ):
-        if findings:
-            lines += ["", title]
-            lines += [f"  {finding['severity']:6} {finding['id']}: {finding['summary']}" for finding in findings]
+    for title, findings in _became(comparison):
+        lines += ["", title]
+        lines += [f"  {finding['severity']:6} {finding['id']}: {finding['summary']}" for finding in findings]
     if comparison.settings:
         lines += ["", "settings that differ"]
         lines += [

@@ -212,8 +212,8 @@ def _record(item: object) -> AnyRecord | None:
 
 
 def _made(kind: type[Made], fields: Mapping[str, object]) -> Made:
-    """A record of these fields, each checked against its type."""
-    row = [kind.__struct_config__.tag, *(fields[name] for name in kind.__struct_fields__)]
+    """A record of these fields, each checked against its type; what an older file lacks has its default."""
+    row = [kind.__struct_config__.tag, *(fields.get(name, default) for name, default in _defaults(kind))]
     return msgspec.convert(row, kind)
 
 

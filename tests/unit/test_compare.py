@@ -89,7 +89,27 @@ def test_the_same_file_twice_has_no_change() -> None:
     document = build(recording(6))
     compared = to_json(compare_documents(document, document, ("a", "a")))
     assert {figure["verdict"] for figure in compared["figures"]} <= {"same", None}
-    assert not [*compared["settings"], *compared["findings"]["resolved"], *compared["findings"]["appeared"]]
+    assert not compared["settings"]
+    assert {name for name, findings in compared["findings"].items() if findings} == {"remaining"}
+
+
+def test_what_one_side_cannot_know_is_neither_resolved_nor_new() -> None:
+    """Too few samples for the slots is no mended pipeline."""
+    known, few = build(recording(8)), build([r for r in recording(8) if not isinstance(r, LoopSample)])
+    assert few["view"]["occupancy"]["mean"] is None
+    there, back = compare_documents(known, few, ("", "")), compare_documents(few, known, ("", ""))
+    assert "pipeline.serial" in [finding["id"] for finding in there.unknown_after]
+    assert "pipeline.serial" not in [finding["id"] for finding in there.resolved]
+    assert "not known after: pipeline.serial" in to_text(there)
+    assert there.unknown_after == back.unknown_before
+    assert back.worse
+
+
+def test_a_short_look_swings_more_and_says_by_how_much() -> None:
+    compared = compare_documents(build(recording(4)), build(recording(4, tokens_per_s=24.0 * 0.91)), ("", ""))
+    figure = next(figure for figure in compared.figures if figure.name == "throughput")
+    assert (figure.verdict, figure.noise) == ("same", 0.15)
+    assert "×0.91 same (it swings by ±15%)" in to_text(compared)
 
 
 def with_server(**changes: object) -> list[AnyRecord]:
@@ -112,7 +132,7 @@ def test_what_cannot_be_compared_is_said_and_not_judged(
     for name, records in (("a", recording(4)), ("b", after())):
         files.append(tmp_path / f"{name}.html")
         files[-1].write_bytes(page(build(records)))
-    assert compare(files[0], files[1], as_json=True, output=None, redact_paths=False) == exits.USAGE
+    assert compare(files[0], files[1], as_json=True, output=None, redact_paths=False) == exits.CANNOT_ATTACH
     out, err = capsys.readouterr()
     compared = json.loads(out)
     assert not compared["comparable"]
@@ -120,6 +140,8 @@ def test_what_cannot_be_compared_is_said_and_not_judged(
     assert reason in err
     assert {figure["verdict"] for figure in compared["figures"]} == {None}
     assert compared["summary"] == []
+    assert not compared["findings"]["resolved"]
+    assert not compared["findings"]["appeared"]
 
 
 def test_a_page_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

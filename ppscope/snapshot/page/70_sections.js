@@ -75,7 +75,9 @@ function verdict(finding) {
 
 function verdicts(doc) {
   const findings = doc.view.findings;
-  const none = el("p", { class: "calm" }, "No finding: nothing that was seen says the pipeline is held back.");
+  const blind = doc.view.server.kind === "trace" && doc.bursts.every((record) => !record.kernels || !record.kernels[0]);
+  const none = blind ? el("p", { class: "dim" }, "No kernels in these files: steps and host spans only, nothing can be said about graphs and bubbles.")
+    : el("p", { class: "calm" }, "No finding: nothing that was seen says the pipeline is held back.");
   return section("verdicts", findings.length ? `${findings.length} finding${findings.length > 1 ? "s" : ""}` : "Findings", "", findings.length ? findings.map(verdict) : none);
 }
 

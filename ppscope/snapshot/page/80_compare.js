@@ -12,7 +12,7 @@ function compareTable(comparison) {
   const columns = [{ name: "figure" }, { name: "before", class: "number" }, { name: "after", class: "number" }, { name: "change", class: "number" }, { name: "" }];
   const rows = comparison.figures.map((row) => ({
     class: row.verdict === "better" ? "good" : row.verdict === "worse" ? "bad" : "",
-    cells: [isolated(row.name), figure(row.before, row.unit), figure(row.after, row.unit), known(row.ratio) ? "×" + row.ratio.toFixed(2) : NONE, row.verdict || ""],
+    cells: [isolated(row.name), figure(row.before, row.unit), figure(row.after, row.unit), known(row.ratio) ? "×" + row.ratio.toFixed(2) : NONE, row.verdict === "same" && known(row.noise) ? `same (swings by ±${(row.noise * 100).toFixed(0)} %)` : row.verdict || ""],
   }));
   return section("figures", "Before and after", "", table(columns, rows, "Figures before and after"));
 }
@@ -20,8 +20,12 @@ function compareTable(comparison) {
 function compareFindings(comparison) {
   const list = (title, findings, kind) => el("div", { class: "outcome " + kind }, el("h3", {}, `${findings.length} ${title}`), el("ul", {}, findings.map((finding) =>
     el("li", {}, el("code", {}, finding.id), known(finding.stage) ? ` PP${finding.stage}` : "", " ", el("span", { class: "dim" }, isolated(clip(finding.summary, 300)))))));
-  const { resolved, appeared, remaining } = comparison.findings;
-  return section("outcome", "Findings", "", el("div", { class: "outcomes" }, list("resolved", resolved, "good"), list("new", appeared, "bad"), list("still there", remaining, "warn")));
+  const { resolved, appeared, remaining, unknown_after, unknown_before } = comparison.findings;
+  const judged = comparison.comparable ? [list("resolved", resolved, "good"), list("new", appeared, "bad"), list("still there", remaining, "warn")] : [list("in both", remaining, "warn")];
+  const apart = comparison.comparable ? ["not known after", "not known before"] : ["only in the first", "only in the second"];
+  const hint = comparison.comparable && unknown_after.length + unknown_before.length ? "Not known: that side lacks the evidence which the finding rests on; look for longer." : "";
+  return section("outcome", "Findings", hint, el("div", { class: "outcomes" }, judged,
+    unknown_after.length ? list(apart[0], unknown_after, "") : null, unknown_before.length ? list(apart[1], unknown_before, "") : null));
 }
 
 function compareSettings(comparison) {
