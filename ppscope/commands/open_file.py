@@ -38,13 +38,13 @@ def document_of(opened: Opened, *, redact_paths: bool = False) -> dict[str, Any]
 
 def open_file(path: Path, *, as_json: bool, ascii_only: bool, redact_paths: bool = False) -> int:
     """Show a file, or print its data; returns the exit code."""
+    opened = read_or_complain(path)
+    if opened is None:
+        return exits.CANNOT_ATTACH
     reason = None if as_json else not_a_terminal()
     if reason:
         complain(reason, f"ppscope open {path} --json")
         return exits.USAGE
-    opened = read_or_complain(path)
-    if opened is None:
-        return exits.CANNOT_ATTACH
     if as_json:
         document = document_of(opened, redact_paths=redact_paths)
         first = {"schema": document["schema"], **document}

@@ -32,8 +32,11 @@ class Opened(msgspec.Struct, frozen=True):
 def read_file(path: Path) -> Opened:
     """Read a snapshot or a recording. Raises UnreadableFile."""
     try:
+        if not path.exists():
+            raise UnreadableFile(f"no such file: {path}")
         if not path.is_file():
-            raise UnreadableFile(f"{path} is a folder" if path.is_dir() else f"no such file: {path}")
+            # A pipe would wait for a writer, a device may never end.
+            raise UnreadableFile(f"{path} is a folder" if path.is_dir() else f"{path} is not a regular file")
         if path.stat().st_size > _MAX_BYTES:
             raise UnreadableFile(f"{path} is larger than {_MAX_BYTES >> 30} GiB; rotation keeps recordings smaller")
         data = path.read_bytes()

@@ -37,24 +37,33 @@ class TraceFiles(msgspec.Struct):
 
 
 def find_files(paths: list[str]) -> TraceFiles:
-    """Expands folders into the trace files in them; raises TraceError for a path that is not there or a folder without any.
+    """Expands folders into the trace files in them; raises TraceError for a path that cannot be read or a folder without any.
 
     Folders below a folder are looked into only when it holds none itself. What SGLang merged from the files of the single ranks
     is left out.
     """
     files = TraceFiles([], [])
     for given in paths:
-        path = Path(given)
-        if path.is_dir():
-            inside = _inside(path.iterdir()) or _inside(path.rglob("*"))
-            if not inside:
-                raise TraceError(f"{path}: no *.json or *.json.gz trace files in this folder")
-            files.found += [file for file in inside if not file.name.startswith("merged-")] or inside
-        elif path.exists():
-            files.named.append(path)
-        else:
-            raise TraceError(f"{path}: No such file or directory")
+        try:
+            _find(Path(given), files)
+        except OSError as error:
+            raise TraceError(f"{error.filename or given}: {error.strerror or error}") from None
     return files
+
+
+def _find(path: Path, files: TraceFiles) -> None:
+    if path.is_dir():
+        inside = _inside(path.iterdir()) or _inside(path.rglob("*"))
+        if not inside:
+            raise TraceError(f"{path}: no *.json or *.json.gz trace files in this folder")
+        files.found += [file for file in inside if not file.name.startswith("merged-")] or inside
+    elif path.is_file():
+        files.named.append(path)
+    elif path.exists():
+        # A pipe would wait for a writer, a device may never end; a trace is read twice besides.
+        raise TraceError(f"{path}: not a regular file")
+    else:
+        raise TraceError(f"{path}: No such file or directory")
 
 
 def _inside(candidates: Iterable[Path]) -> list[Path]:

@@ -233,7 +233,9 @@ def test_record_of_a_server_that_ends(tmp_path: Path) -> None:
     [
         (("open", "nothing.html", "--json"), 3, "no such file"),
         (("open", "foreign.html", "--json"), 3, "neither"),
-        (("open", "foreign.html"), 2, "not a terminal"),
+        (("open", "foreign.html"), 3, "neither"),
+        (("open", "nothing.pps"), 3, "no such file"),
+        (("open", "/dev/zero", "--json"), 3, "not a regular file"),
         (("compare", "foreign.html", "nothing.html"), 3, "neither"),
         (("export", "foreign.html", "--to", "folded"), 3, "neither"),
         (("export", "foreign.html", "--to", "word"), 2, "word"),

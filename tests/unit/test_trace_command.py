@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from multiprocessing.context import SpawnProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -59,6 +60,28 @@ def test_paths_without_a_trace(name: str, tmp_path: Path, capsys: pytest.Capture
     assert run([str(tmp_path / name)], as_json=True) == 3
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
+
+
+def test_a_path_that_is_no_file_or_folder_of_ours_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe nobody writes to, an endless device, a folder that may not be listed (root may list all, so it is told)."""
+    pipe, closed = tmp_path / "pipe.json", tmp_path / "closed"
+    os.mkfifo(pipe)
+    closed.mkdir()
+
+    def refuse(self: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    for path, said in (
+        (pipe, "not a regular file"),
+        ("/dev/zero", "not a regular file"),
+        (closed, "Permission denied"),
+    ):
+        assert run([str(path)], as_json=False) == 3
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", f"ppscope trace: {path}: {said}\n")
 
 
 def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
