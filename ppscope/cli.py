@@ -149,7 +149,10 @@ def record(
 @_redact_paths
 @_ascii
 def open_command(file: Path, as_json: bool, redact_paths: bool, ascii_only: bool) -> None:
-    """Show a snapshot (.html) or a recording (.pps) in the same screen."""
+    """Show a snapshot (.html) or a recording (.pps) in the screen of `ppscope attach`.
+
+    The page that `ppscope trace -o` writes opens too; a comparison does not, but the two files it was made from do.
+    """
     from ppscope.commands.live import prefers_ascii
     from ppscope.commands.open_file import open_file as run
 
@@ -260,7 +263,10 @@ def snapshot(pid: int | None, output: Path | None, seconds: float, redact_paths:
 @click.option("-o", "--output", type=_OUT, help="Write an HTML page with both timelines on one scale.")
 @_redact_paths
 def compare(before: Path, after: Path, as_json: bool, output: Path | None, redact_paths: bool) -> None:
-    """What a change did: two snapshots or recordings of one model under one load."""
+    """What a change did: two snapshots or recordings of one model under one load.
+
+    Ends with 3 when the two cannot be compared, and says why.
+    """
     from ppscope.commands.compare import compare as run
 
     sys.exit(run(before, after, as_json=as_json, output=output, redact_paths=redact_paths))
@@ -273,12 +279,14 @@ def compare(before: Path, after: Path, as_json: bool, output: Path | None, redac
     "kind",
     type=click.Choice(["html", "perfetto", "speedscope", "folded", "gpu-csv", "gpu-json"]),
     required=True,
-    help="The form that another tool reads.",
+    help="html: the page of `ppscope snapshot`. perfetto: lanes and GPU counters, for ui.perfetto.dev. speedscope: sampled stacks over"
+    " time, for speedscope.app. folded: sampled stacks summed up, for flame graphs. gpu-csv: power, utilisation and clocks of every GPU,"
+    " for a spreadsheet. gpu-json: the same as JSON.",
 )
 @click.option("-o", "--output", type=_OUT, help="The file to write; stdout without it.")
 @_redact_paths
 def export(file: Path, kind: str, output: Path | None, redact_paths: bool) -> None:
-    """Give a snapshot or recording to another tool: a browser, Perfetto, speedscope, flame graphs, a spreadsheet."""
+    """A snapshot or recording as a page, a Perfetto or speedscope file, folded stacks, or the GPU readings as CSV or JSON."""
     from ppscope.commands.export import export as run
 
     sys.exit(run(file, kind, output, redact_paths=redact_paths))
