@@ -104,6 +104,8 @@ SCENARIOS: dict[str, Scenario] = {
             gpu_ms=300.0,
             gpu_duty=0.22,
             busy_intensity=0.22,
+            # Short enough that a change which new requests alone obey is seen within a minute.
+            output_tokens=(32, 96),
             extra_flags=("--disable-cuda-graph", "--decode-log-interval", "10"),
         ),
         _HEALTHY,

@@ -13,6 +13,16 @@ VERSION = "0.5.23"
 MAX_RUNNING_REQUESTS = 2048
 
 
+def micro_batch_limit(options: Options) -> int:
+    """The `pp_max_micro_batch_size` that the server starts with."""
+    return options.scenario.micro_batch_limit or most_in_slot(options)
+
+
+def most_in_slot(options: Options) -> int:
+    """The largest one it takes (scheduler.py of 0.5.11 and 0.5.23, `set_internal_state`)."""
+    return MAX_RUNNING_REQUESTS // options.pp_size
+
+
 def _settings(options: Options) -> dict[str, Any]:
     scenario = options.scenario
     captured = scenario.captured_sizes()
@@ -35,7 +45,7 @@ def _settings(options: Options) -> dict[str, Any]:
         "base_gpu_id": 0,
         "gpu_id_step": 1,
         "pp_async_batch_depth": 0,
-        "pp_max_micro_batch_size": scenario.micro_batch_limit or MAX_RUNNING_REQUESTS // options.pp_size,
+        "pp_max_micro_batch_size": micro_batch_limit(options),
         "max_running_requests": MAX_RUNNING_REQUESTS,
         "max_total_tokens": None,
         "max_total_num_tokens": MAX_TOTAL_TOKENS,
@@ -67,13 +77,16 @@ def _settings(options: Options) -> dict[str, Any]:
     }
 
 
-def server_info(options: Options, board: Board, launch_command: str, startup_seconds: float) -> dict[str, Any]:
-    """Return the settings, flat, and the state of the first stage under `internal_states`."""
+def server_info(
+    options: Options, board: Board, launch_command: str, startup_seconds: float, limit: int | None = None
+) -> dict[str, Any]:
+    """Return the settings, flat, and the state of the first stage under `internal_states`; `limit` was set there since."""
     settings = _settings(options)
     captured = options.scenario.captured_sizes()
     graph_gb = 0.42 if captured else 0.0
     state = {
         **settings,
+        "pp_max_micro_batch_size": limit or micro_batch_limit(options),
         "world_size": options.pp_size * options.tp_size,
         "startup_time": startup_seconds,
         "effective_max_running_requests_per_dp": MAX_RUNNING_REQUESTS,

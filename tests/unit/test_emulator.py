@@ -19,6 +19,7 @@ from ppscope.emulator.__main__ import options_of, parse, without
 from ppscope.emulator.board import FIELDS, Board, create_board
 from ppscope.emulator.gpu_timeline import GpuTimeline, GpuWork
 from ppscope.emulator.gpus import THROTTLE_REASONS, EmulatedGpus
+from ppscope.emulator.http_api import HttpApi
 from ppscope.emulator.kineto import TraceRank, write_trace
 from ppscope.emulator.metrics import metrics_page
 from ppscope.emulator.options import Options, read_options
@@ -90,6 +91,35 @@ def test_the_load_keeps_every_occupied_slot_full_and_touches_no_other(scenario: 
         assert len(arrived) == (story.slot_requests(pp_size) if mb_id in story.occupied_slots(pp_size) else 0)
         assert all(req.mb_id == mb_id and not req.finished for req in arrived)
         assert load.arrivals(mb_id, story.slot_requests(pp_size)) == []
+
+
+def test_a_limit_set_live_moves_new_requests_alone_and_keeps_their_number() -> None:
+    """Those of slot 0 stay until they end; each that ends comes back in a slot with room."""
+    load = Load(SCENARIOS["serial"], 8)
+    slots = [load.arrivals(mb_id, 0) for mb_id in range(8)]
+    load.limit = 1
+    for _ in range(200):
+        for mb_id, slot in enumerate(slots):
+            slot[:] = [req for req in slot if not req.finished]
+            slot += load.arrivals(mb_id, len(slot), sum(map(len, slots)))
+            for req in slot:
+                req.output_tokens += 1
+        assert sum(map(len, slots)) <= 8
+    assert [len(slot) for slot in slots] == [1] * 8
+
+
+@pytest.mark.parametrize(
+    ("body", "now"),
+    [({"pp_max_micro_batch_size": 2}, 2), ({"pp_max_micro_batch_size": 257}, 256), ({"tp_size": 2}, 256)],
+)
+def test_set_internal_state_takes_what_sglang_takes(tmp_path: Path, body: dict[str, int], now: int) -> None:
+    told: list[int] = []
+    api = HttpApi(make_options(tmp_path), make_board(tmp_path), "", 0, lambda start, fields: None, told.append)
+    api.set_internal_state({"server_args": body})
+    answer = api.answer("/server_info")
+    assert answer is not None
+    assert json.loads(answer[1])["internal_states"][0]["pp_max_micro_batch_size"] == now
+    assert told == ([now] if now == 2 else [])
 
 
 @given(pp_size=st.integers(2, 32))

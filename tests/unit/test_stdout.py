@@ -9,7 +9,6 @@ import pytest
 
 from ppscope.target.errors import SUDO, for_command
 
-
 CLOSED, FULL = (">&-", "it is closed"), ("> /dev/full", "No space left on device")
 
 

@@ -25,7 +25,7 @@ from ppscope.emulator.process_title import allow_tracers
 
 from ...torch.distributed.distributed_c10d import Link, new_link
 from ..managers.detokenizer_manager import run_detokenizer_process
-from ..managers.schedule_batch import ProfileReq
+from ..managers.schedule_batch import ProfileReq, SetInternalStateReq
 from ..managers.scheduler import run_scheduler_process
 from ..server_args import PortArgs, ServerArgs
 
@@ -78,7 +78,7 @@ class Launcher:
         self._announce("started")
         if not self._wait_ready():
             return
-        HttpApi(options, board, command, self._started_ns, self._profile).serve(self._listener())
+        HttpApi(options, board, command, self._started_ns, self._profile, self._limit).serve(self._listener())
         print(f"INFO:     Uvicorn running on http://127.0.0.1:{options.port} (Press CTRL+C to quit)", flush=True)
         write_log("The server is fired up and ready to roll!")
         self._announce("ready")
@@ -211,6 +211,9 @@ class Launcher:
             profile_prefix=fields.get("profile_prefix"),
         )
         self._control[0].send(request)
+
+    def _limit(self, requests: int) -> None:
+        self._control[0].send(SetInternalStateReq(requests))
 
     def _announce(self, state: str) -> None:
         if self._options.announce_fd is None:

@@ -1,4 +1,8 @@
-"""The load: requests that arrive by themselves, so that every occupied slot keeps its number of running requests."""
+"""The load: requests that arrive by themselves, so that every occupied slot keeps its number of running requests.
+
+After a /set_internal_state the same number of requests goes on, each admitted to the next slot that has room for it: as in SGLang,
+those that run stay where they are.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,19 @@ class Load:
         self._target = scenario.slot_requests(pp_size)
         self._lengths = scenario.output_tokens
         self._issued = 0
+        self.limit: int | None = None
+        """Requests that a slot takes, once it was set on the running server."""
 
-    def arrivals(self, mb_id: int, running: int) -> list[Req]:
-        """Return the requests that arrive while slot `mb_id` has `running` of its own."""
-        missing = self._target - running
-        if mb_id not in self._slots or missing <= self._target // 16:
+    def arrivals(self, mb_id: int, running: int, everywhere: int = 0) -> list[Req]:
+        """Return the requests that arrive while slot `mb_id` has `running` of its own, of `everywhere` in all slots."""
+        if self.limit is not None:
+            missing = min(self.limit - running, self._target * len(self._slots) - everywhere)
+        else:
+            missing = self._target - running if mb_id in self._slots else 0
+        if missing <= (self._target // 16 if self.limit is None else 0):
             return []
         shortest, longest = self._lengths
-        fresh = running == 0
+        fresh = running == 0 and self.limit is None
         arrived = []
         for _ in range(missing):
             self._issued += 1

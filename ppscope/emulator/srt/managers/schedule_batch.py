@@ -49,3 +49,10 @@ class ProfileReq:
     num_steps: int | None = None
     profile_id: str = ""
     profile_prefix: str | None = None
+
+
+@dataclass(frozen=True)
+class SetInternalStateReq:
+    """A /set_internal_state on its way along the stages: how many requests one slot takes from now on."""
+
+    pp_max_micro_batch_size: int

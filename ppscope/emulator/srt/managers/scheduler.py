@@ -21,7 +21,7 @@ from ..observability.scheduler_stage_metrics import scheduler_stage
 from ..server_args import PortArgs, ServerArgs
 from ..utils.common import kill_itself_when_parent_died
 from .emulated_load import Load
-from .schedule_batch import ProfileReq, Req, ScheduleBatch
+from .schedule_batch import ProfileReq, Req, ScheduleBatch, SetInternalStateReq
 from .scheduler_components.batch_result_processor import BatchResultProcessor
 from .scheduler_components.idle_sleeper import IdleSleeper
 from .scheduler_components.metrics_reporter import MetricsReporter
@@ -71,7 +71,8 @@ class Scheduler(SchedulerPPMixin):
         dispatch_event_loop(self)
 
     def _poll_stage_zero(self) -> list[Any]:
-        arrived: list[Any] = list(self.load.arrivals(self.mb_id, len(self.running_mbs[self.mb_id])))
+        running = [len(slot) for slot in self.running_mbs]
+        arrived: list[Any] = list(self.load.arrivals(self.mb_id, running[self.mb_id], sum(running)))
         control = self.ports.control
         while control is not None and control.poll():
             arrived.append(control.recv())
@@ -86,10 +87,12 @@ class Scheduler(SchedulerPPMixin):
 
     @scheduler_stage("process_input_requests")
     def process_input_requests(self, recv_reqs: list[Any]) -> None:
-        """Queue requests; obey profiler commands at once, before they are relayed."""
+        """Queue requests; obey commands at once, before they are relayed."""
         for recv_req in recv_reqs:
             if isinstance(recv_req, ProfileReq):
                 self.profiler_manager.profile(recv_req, self.forward_ct)
+            elif isinstance(recv_req, SetInternalStateReq):
+                self.load.limit = recv_req.pp_max_micro_batch_size
             else:
                 self.waiting_queue.append(recv_req)
 
