@@ -14,7 +14,9 @@ NO_GAIN = 0.1
 TRUSTED = 0.5
 """The model of the present server must give its measured throughput to within this share, or nothing is predicted."""
 _LAUNCH = ("replay", "eager", "graph_input", "prepare", "sample")
-_HOST = ("schedule", "postprocess", "intake", "send")
+_HOST = ("schedule", "postprocess", "send")
+_EVERY_TURN = "intake"
+"""What the loop does for an empty slot as well: were it laid on the few slots with a batch, spreading them would cost it anew."""
 
 
 class Prediction(NamedTuple):
@@ -30,7 +32,8 @@ class Prediction(NamedTuple):
 def predict(evidence: Evidence, change: Change) -> Prediction | None:
     """Tokens a second after a change; None without busy evidence, throughput, slots and the size of a micro-batch.
 
-    Host time is divided by the passes a second, busy time as well; the ratio of two simulations scales the measured throughput.
+    Host and busy time are divided by the passes a second, the intake of requests by the turns of the loop.
+    The ratio of two simulations scales the measured throughput.
     """
     now = throughput(evidence)
     before = present(evidence)
@@ -60,6 +63,11 @@ def predicted(evidence: Evidence, change: Change) -> str:
     found = predict(evidence, change)
     if found is None:
         return ""
+    if change.slots_used is not None and found.then < (1 + NO_GAIN) * found.now:
+        return (
+            "No gain is predicted, because how much sooner a forward pass of fewer requests ends is not known: with passes as"
+            f" long as now, tokens/s stay near {found.now:.0f}."
+        )
     if abs(found.then - found.now) < NO_GAIN * found.now:
         return f"Predicted: about the {found.now:.0f} tokens/s of now, assuming {' and '.join(found.assumptions)}."
     return (
@@ -91,23 +99,27 @@ def present(evidence: Evidence) -> Pipeline | None:
         return None
     passes_per_s = rate / size
     synchronous = evidence.stages[0].busy_source == "host"
+    used = max(1, min(slots, round(occupied)))
+    turns_per_s = passes_per_s * slots / used
     stages = tuple(
-        _stage(found, busy[found.pp] / passes_per_s, passes_per_s, synchronous=synchronous)
+        _stage(found, busy[found.pp] / passes_per_s, passes_per_s, turns_per_s, synchronous=synchronous)
         for found in evidence.stages
         if found.dp == evidence.stages[0].dp
     )
-    used = max(1, min(slots, round(occupied)))
     return Pipeline(stages, spread(max(round(size * used), used), slots, used), depth, synchronous)
 
 
-def _stage(stage: StageEvidence, forward_s: float, passes_per_s: float, *, synchronous: bool) -> Stage:
+def _stage(
+    stage: StageEvidence, forward_s: float, passes_per_s: float, turns_per_s: float, *, synchronous: bool
+) -> Stage:
     if synchronous:
         forward_s *= _on_core(stage)
     launch = 0.0 if synchronous else sum(stage.phases.get(name, 0.0) for name in _LAUNCH)
     host = sum(stage.phases.get(name, 0.0) for name in _HOST)
+    turn_s = stage.phases.get(_EVERY_TURN, 0.0) / turns_per_s
     first = stage.ranks[0] if stage.ranks else None
     core = first.core if first is not None and synchronous else None
-    return Stage(forward_s, launch / passes_per_s, host / passes_per_s, 0.0, core)
+    return Stage(forward_s, launch / passes_per_s, host / passes_per_s + turn_s, turn_s, core)
 
 
 def _on_core(stage: StageEvidence) -> float:

@@ -101,7 +101,7 @@ def test_a_limit_set_live_moves_new_requests_alone_and_keeps_their_number() -> N
     for _ in range(200):
         for mb_id, slot in enumerate(slots):
             slot[:] = [req for req in slot if not req.finished]
-            slot += load.arrivals(mb_id, len(slot), sum(map(len, slots)))
+            slot.extend(load.arrivals(mb_id, len(slot), sum(map(len, slots))))
             for req in slot:
                 req.output_tokens += 1
         assert sum(map(len, slots)) <= 8

@@ -115,6 +115,21 @@ class TestPrediction:
         assert found.high / found.then == pytest.approx(1 + RANGE)
         assert found.low / found.then == pytest.approx(1 - RANGE)
 
+    @pytest.mark.parametrize(("busy", "launch", "intake"), [(0.02, 0.09, 0.0), (0.02, 0.09, 0.3), (0.11, 0.01, 0.05)])
+    def test_spreading_mostly_idle_stages_is_never_said_to_slow_them(
+        self, busy: float, launch: float, intake: float
+    ) -> None:
+        """One slot of eight, stages idle nearly all the time; the loop's turns through empty slots are paid already."""
+        phases = {"eager": launch, "intake": intake, "wait_activations": 1 - launch - intake}
+        of = evidence(**{
+            **SERIAL, "stages": stages([busy] * 8, phases=phases), "server": server(8),
+            "occupancy": Occupancy(8, 1.0, 50, "sampled"), "load": load(8, 0, 18.0),
+        })  # fmt: skip
+        found = predict(of, Change(slots_used=8))
+        assert found is not None
+        assert found.then >= 0.9 * found.now
+        assert "instead of 18" not in predicted(of, Change(slots_used=8)) or found.low > found.now
+
     def test_a_better_split(self) -> None:
         uneven = tuple(
             stage(k, busy=share, layers=n, phases=WAITING)
