@@ -39,6 +39,8 @@ class StackSpans(Record, frozen=True, tag="spans"):
     ends_ns: list[int]
     stacks: list[int]
     samples: int | None = None
+    failed: float | None = None
+    """Share of the window's samples that could not be read, because the stack moved under py-spy's eyes; 0–1."""
 
 
 class ProbeSpans(Record, frozen=True, tag="probe"):

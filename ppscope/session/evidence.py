@@ -92,9 +92,7 @@ def active(states: Iterable[RankState], styles: Sequence[PhaseStyle], now_ns: in
 
 def _times(state: RankState, start_ns: int, end_ns: int) -> PhaseTimes:
     """Phase times of a rank, exact where the probe is in it; sampled ones to the whole second, which is cheap."""
-    if state.exact is not None:
-        return state.times(start_ns, end_ns)[0]
-    return state.timeline.whole_seconds(start_ns, end_ns)
+    return state.long_times(start_ns, end_ns)
 
 
 def _with_layers(stage: StageEvidence, layers: int | None) -> StageEvidence:

@@ -9,6 +9,7 @@ from itertools import takewhile
 from ppscope.records import HostSamples, LoopSample, ProbeSpans, Rank, RankExit, StackSpans
 from ppscope.session.exact import ExactRank, better
 from ppscope.session.interned import Interned
+from ppscope.session.missed import Missed
 from ppscope.timeline import PhaseTimes, RankTimeline
 from ppscope.views import PhaseStyle
 
@@ -28,6 +29,7 @@ class RankState:
         self._styles = styles
         self.timeline = RankTimeline(styles)
         self.exact: ExactRank | None = None
+        self._missed = Missed(styles)
         self.threads: dict[int, deque[Sampled]] = {}
         self.thread_names: dict[int, str] = {}
         self.loop_samples: deque[LoopSample] = deque(maxlen=_LOOP_SAMPLES)
@@ -63,6 +65,7 @@ class RankState:
         while kept and kept[0][1] < record.end_ns - _STACK_KEEP_NS:
             kept.popleft()
         if main:
+            self._missed.add(record)
             self.newest_ns = max(self.newest_ns or 0, record.end_ns)
             self._mark_loops(interned)
 
@@ -82,9 +85,19 @@ class RankState:
         exact = self.exact.timeline.extent if self.exact is not None else None
         return [extent for extent in (self.timeline.extent, exact) if extent is not None]
 
+    def long_times(self, start_ns: int, end_ns: int) -> PhaseTimes:
+        """Phase times of a long window, sampled ones to the whole second at its edges, which is cheap."""
+        if self.exact is not None:
+            return self.times(start_ns, end_ns)[0]
+        return self._missed.corrected(self.timeline.whole_seconds(start_ns, end_ns), start_ns, end_ns)
+
+    def sampled_times(self, start_ns: int, end_ns: int) -> PhaseTimes:
+        """Phase times of a window by the stacks alone, samples that could not be read given back."""
+        return self._missed.corrected(self.timeline.times(start_ns, end_ns), start_ns, end_ns)
+
     def times(self, start_ns: int, end_ns: int) -> tuple[PhaseTimes, bool]:
         """Phase times of a window, and whether they are exact: they are where the probe has seen as much of it as the stacks."""
-        sampled = self.timeline.times(start_ns, end_ns)
+        sampled = self.sampled_times(start_ns, end_ns)
         if self.exact is not None and better(exact := self.exact.timeline.times(start_ns, end_ns), sampled):
             return exact, True
         return sampled, False

@@ -281,6 +281,7 @@ class StackSource(Source):
                     cut.starts_ns,
                     cut.ends_ns,
                     stacks,
+                    failed=result.failed_share,
                 )
             )
         sampled.covered_ns = result.end_ns

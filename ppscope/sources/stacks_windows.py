@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,8 @@ from ppscope.sources.stacks_sound import is_torn, usual_root
 WATCHDOG_S = 3.0
 EXTENSION_NS = 300_000_000
 _MAX_BYTES = 64 << 20
+_FAILED = re.compile(rb"Errors: (\d{1,9})\b")
+_FAILED_MOST = 0.5
 
 
 @dataclass
@@ -35,7 +37,8 @@ class ThreadSpans:
 class Result:
     """What a finished window gave: spans with the time they cover, or the trouble; and py-spy's CPU time.
 
-    `lag_s` is how long after its start py-spy took the first sample, None when it took none.
+    `lag_s` is how long after its start py-spy took the first sample, None when it took none. `failed_share` is the share of its
+    samples that it could not read, None where it does not say.
     """
 
     threads: list[ThreadSpans]
@@ -44,6 +47,7 @@ class Result:
     error_ns: int
     cpu_s: float
     lag_s: float | None = None
+    failed_share: float | None = None
     trouble: Trouble | None = None
 
 
@@ -57,13 +61,14 @@ class Window:
         self.interrupted_ns: int | None = None
         self.killed = False
         self.stderr = b""
-        self._out = private_file()
+        self._out, self._said = private_file(), private_file()
         self.spawned_ns = time.monotonic_ns()
         try:
             argv = record_argv(binary, pid, rate_hz, f"/proc/self/fd/{self._out}", math.ceil(length_s) + 10)
-            self._process = spawn(argv, subprocess.DEVNULL, pass_fds=(self._out,))
+            self._process = spawn(argv, self._said, pass_fds=(self._out,))
         except BaseException:
             os.close(self._out)
+            os.close(self._said)
             raise
         self.due_ns = self.spawned_ns + int(length_s * 1e9)
         self._hopeless_ns = self.due_ns + int(WATCHDOG_S * 1e9)
@@ -119,7 +124,7 @@ class Window:
         done_ns = time.monotonic_ns()
         cpu_s = self._reap()
         try:
-            data = self._read()
+            data, said = self._read(), os.pread(self._said, 8192, 0)
         finally:
             self.close()
         code = self._process.returncode
@@ -135,17 +140,18 @@ class Window:
             trace = parse_window(data)
         except ChrometraceError as error:
             return Result([], done_ns, done_ns, 0, cpu_s, trouble=Trouble("unknown", str(error)))
-        return self._place(trace, done_ns, cpu_s)
+        return self._place(trace, done_ns, cpu_s, said)
 
     def close(self) -> None:
         """Give the descriptors back; may be called twice."""
         if self._out >= 0:
             os.close(self._out)
-            self._out = -1
+            os.close(self._said)
+            self._out = self._said = -1
         if self._process.stderr is not None and not self._process.stderr.closed:
             self._process.stderr.close()
 
-    def _place(self, trace: WindowTrace, done_ns: int, cpu_s: float) -> Result:
+    def _place(self, trace: WindowTrace, done_ns: int, cpu_s: float, said: bytes) -> Result:
         if trace.last_us is None or trace.first_us is None or not trace.threads:
             trouble = explain(b"", 0, self.pid)
             if trouble.kind != "gone":
@@ -160,6 +166,7 @@ class Window:
             error_ns,
             cpu_s,
             lag_s=(base_ns - self.spawned_ns) / 1e9 + trace.first_us / 1e6,
+            failed_share=failed_share(said, trace.last_us - trace.first_us, self.rate_hz),
         )
 
     def _read(self) -> bytes:
@@ -176,6 +183,14 @@ class Window:
             return 0.0
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return usage.ru_utime + usage.ru_stime
+
+
+def failed_share(said: bytes, length_us: int, rate_hz: int) -> float | None:
+    """Share of the samples that py-spy tried to take and could not read, by its own last words; None where it does not say."""
+    match = _FAILED.search(said)
+    tried = length_us * rate_hz / 1e6
+    # Its `Samples` counts threads; how often it tried follows from the time.
+    return min(int(match[1]) / tried, _FAILED_MOST) if match and tried >= 1 else None
 
 
 def catches_interrupts(pid: int) -> bool:

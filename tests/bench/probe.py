@@ -75,7 +75,7 @@ class Wanted:
         until = time.monotonic_ns() + int(seconds * 1e9) if awake else 0
         for path in self._files:
             os.utime(path, ns=(until, until))
-        time.sleep(0.3)
+        time.sleep(0.2)
 
 
 def written() -> int:
@@ -112,7 +112,7 @@ def shares(state: RankState, names: list[str], start: int, end: int) -> tuple[di
     """Phase shares of a window by stacks and by the probe."""
     assert state.exact is not None
     both = []
-    for times in (state.timeline.times(start, end), state.exact.timeline.times(start, end)):
+    for times in (state.sampled_times(start, end), state.exact.timeline.times(start, end)):
         seen = sum(times.values())
         both.append({names[phase]: took / seen for phase, took in times.items()})
     return both[0], both[1]
@@ -158,8 +158,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", action="store_true", help="also measure on the real server")
     parser.add_argument("--version", default="0.5.23")
-    parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--slice", type=float, default=2.0)
+    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--slice", type=float, default=0.7)
     parser.add_argument("--seconds", type=float, default=20.0, help="of the comparison of stacks and probe")
     options = parser.parse_args()
     print(time.strftime("%Y-%m-%d"), machine(), f"load {os.getloadavg()[0]:.1f}")

@@ -1,0 +1,72 @@
+"""Samples that py-spy gave up: counted from its last words, and given back to the phases in which a stack moves."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ppscope.records import RankKey, StackSpans
+from ppscope.session.missed import Missed
+from ppscope.sources.stacks_windows import failed_share
+from ppscope.target.phases import PhaseTable
+
+STYLES = PhaseTable.load().styles
+WORK = [index for index, style in enumerate(STYLES) if style.kind == "work"]
+WAIT = [index for index, style in enumerate(STYLES) if style.kind == "wait"]
+S = 1_000_000_000
+
+
+def window(start_s: float, end_s: float, failed: float | None) -> StackSpans:
+    start, end = int(start_s * S), int(end_s * S)
+    return StackSpans(RankKey(0, 0, 0), 1, "MainThread", start, end, S // 50, [start], [end], [0], failed=failed)
+
+
+@pytest.mark.parametrize(
+    ("said", "share"),
+    [
+        (b"py-spy> Wrote chrome trace to 'x'. Samples: 1394 Errors: 52\npy-spy> Visit", 52 / 750),
+        (b"Samples: 10 Errors: 0", 0.0),
+        (b"Samples: 10 Errors: 999999", 0.5),
+        (b"Samples: 10", None),
+        (b"", None),
+        (b"\xff Errors: -3", None),
+    ],
+)
+def test_py_spys_last_words(said: bytes, share: float | None) -> None:
+    assert failed_share(said, 15_000_000, 50) == (pytest.approx(share) if share is not None else None)
+
+
+def test_a_window_without_time_says_nothing() -> None:
+    assert failed_share(b"Errors: 3", 0, 50) is None
+
+
+def test_work_gets_back_what_was_given_up() -> None:
+    missed = Missed(STYLES)
+    missed.add(window(0, 10, 0.1))
+    # Truth: 30 % work. A tenth of all samples, all of them in work, was given up; what is left says 2/9.
+    times = missed.corrected({WORK[0]: 2 * S, WAIT[0]: 7 * S}, 0, 10 * S)
+    assert times[WORK[0]] / sum(times.values()) == pytest.approx(0.3)
+
+
+def test_only_the_windows_at_hand_count() -> None:
+    missed = Missed(STYLES)
+    for start in range(10):
+        missed.add(window(start, start + 1, 0.2 if start < 5 else None))
+    assert missed.share(0, 5 * S) == pytest.approx(0.2)
+    assert missed.share(5 * S, 10 * S) == 0
+    assert missed.share(4 * S, 6 * S) == pytest.approx(0.1)
+    assert missed.share(S, S) == 0
+
+
+@given(st.dictionaries(st.integers(0, len(STYLES) - 1), st.integers(0, 10**10)), st.floats(0, 1))
+def test_the_sum_stays_and_no_phase_changes_sides(times: dict[int, int], share: float) -> None:
+    missed = Missed(STYLES)
+    missed.add(window(0, 10, share))
+    after = missed.corrected(times, 0, 10 * S)
+    assert after.keys() == times.keys()
+    assert sum(after.values()) == pytest.approx(sum(times.values()), abs=len(times) + 1)
+    assert all(took >= 0 for took in after.values())
+    moving = sum(times[phase] for phase in times if phase in WORK)
+    if moving:
+        assert all(after[phase] <= times[phase] for phase in times if phase not in WORK)
