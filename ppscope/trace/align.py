@@ -8,6 +8,7 @@ the stage before it is done.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -44,6 +45,10 @@ def group_runs(analyses: list[RankAnalysis]) -> list[Run]:
         for ranks in _overlapping(held):
             ranks.sort(key=_order)
             runs.append(_make_run(ranks))
+    for name, count in Counter(run.name for run in runs).items():
+        for run in runs:
+            if run.name == name and count > 1:
+                run.name = f"{Path(run.ranks[0].path).parent.name}/{name}"
     return runs
 
 
@@ -76,8 +81,16 @@ def _make_run(ranks: list[RankAnalysis]) -> Run:
         if analysis.identity.stage is not None and analysis.identity.dp in (None, ranks[0].identity.dp):
             stages.setdefault(analysis.identity.stage, []).append(index)
     _correct_clocks(ranks, stages)
-    name = Path(ranks[0].path).name if len(ranks) == 1 else run_name(ranks[0].identity)
-    return Run(name, ranks, stages, _common_window(ranks))
+    return Run(_name(ranks), ranks, stages, _common_window(ranks))
+
+
+def _name(ranks: list[RankAnalysis]) -> str:
+    """The run's name for people: what its files have in common, where that is a name."""
+    first = Path(ranks[0].path).name
+    if len(ranks) == 1:
+        return first
+    name = run_name(ranks[0].identity)
+    return f"{first} and {len(ranks) - 1} more" if "#" in name else name
 
 
 def _common_window(ranks: list[RankAnalysis]) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 from ppscope.trace.align import Run
 from ppscope.trace.analyse import EagerLaunch, RankAnalysis
@@ -40,8 +41,21 @@ def _stage(ranks: list[RankAnalysis]) -> int | None:
 def _where(run: Run, ranks: list[RankAnalysis]) -> str:
     hit = sorted({rank.identity.stage for rank in ranks if rank.identity.stage is not None})
     if not hit:
-        return ""
+        return _which(run, ranks)
     return " on every stage" if hit == sorted(run.stages) and len(hit) > 1 else f" on stage {', '.join(map(str, hit))}"
+
+
+def _which(run: Run, ranks: list[RankAnalysis]) -> str:
+    """Files that know no stage, by rank or by name; nothing to say of a lone one."""
+    if len(run.ranks) < 2:
+        return ""
+    if len(ranks) == len(run.ranks):
+        return " in every file"
+    numbers = [rank.identity.rank for rank in ranks]
+    known = [str(number) for number in numbers if number is not None]
+    names = known if len(known) == len(numbers) else [Path(rank.path).name for rank in ranks]
+    more = f" and {len(names) - _LINES} more" if len(names) > _LINES else ""
+    return f" {'on rank' if names is known else 'in'} {', '.join(names[:_LINES])}{more}"
 
 
 def _unique(ranks: list[RankAnalysis]) -> list[RankAnalysis]:
@@ -97,7 +111,7 @@ def _eager_decode(run: Run, graphs_expected: bool | None) -> Finding | None:
         id="graphs.eager_decode",
         severity="high" if most else "medium",
         stage=_stage(ranks),
-        summary=f"{len(eager)} of {len(decode)} decode steps run eager, without a CUDA graph",
+        summary=f"{len(eager)} of {len(decode)} decode steps run eager, without a CUDA graph{_which(run, ranks) if not run.stages else ''}",
         evidence=tuple(evidence),
         remedy=remedy,
         provenance="exact",

@@ -70,8 +70,10 @@ def identify(trace: RankTrace) -> Identity:
 
 
 def run_name(identity: Identity) -> str:
-    """The run's name for people: without its folder."""
-    return Path(identity.run).name
+    """The run's name without its folder, and once where a profile was named by its prefix and again by its id."""
+    name = Path(identity.run).name
+    first, second = name[: len(name) // 2], name[len(name) // 2 + 1 :]
+    return first if first and name == f"{first}-{second}" and first == second else name
 
 
 def _number(value: object) -> int | None:

@@ -40,13 +40,18 @@ def make_report(analyses: list[RankAnalysis], graphs_expected: bool | None = Non
     runs = group_runs(analyses)
     bubbles = [measure(run) for run in runs]
     findings = [
-        finding
+        finding if len(runs) == 1 else _of_run(finding, run)
         for run, bubble in zip(runs, bubbles, strict=True)
         for finding in run_findings(run, bubble, graphs_expected)
     ]
     order = {"high": 0, "medium": 1, "info": 2}
     findings.sort(key=lambda finding: order.get(finding.severity, 3))
     return TraceReport(runs, bubbles, findings)
+
+
+def _of_run(finding: Finding, run: Run) -> Finding:
+    """Where several runs were read, a finding says which one it is of."""
+    return msgspec.structs.replace(finding, summary=f"{finding.summary}; run {_text(run.name)}")
 
 
 def to_json(report: TraceReport) -> dict[str, Any]:

@@ -10,12 +10,15 @@ from statistics import median
 from ppscope.trace.align import Run
 from ppscope.trace.analyse import RankAnalysis
 from ppscope.trace.bubble import Bubble
+from ppscope.trace.findings import BUBBLE_FRACTION
 from ppscope.trace.report import TraceReport
+from ppscope.trace.verdicts import LARGE_LEAK_SHARE, many_beside
 from ppscope.views import Finding
 
 WIDTH = 80
 _BAR = 24
 _UNKNOWN = "–"
+_MOST_NAMED = 6
 _SIGNS = {"high": "✖", "medium": "▲", "info": "·"}
 
 
@@ -34,7 +37,17 @@ def render(report: TraceReport) -> str:
 def _nothing(report: TraceReport) -> str:
     if not any(rank.kernels.total for run in report.runs for rank in run.ranks):
         return "No kernels in these files: steps and host spans only, nothing can be said about graphs and bubbles."
-    return "Nothing found: no eager launch where a replay was expected, no bubble to speak of."
+    return f"Nothing found: no eager launch where a replay was expected. {_no_bubble(report)}"
+
+
+def _no_bubble(report: TraceReport) -> str:
+    """Why no bubble was found: it is small, or it is not known."""
+    bubble = report.bubble
+    if bubble is None:
+        return "Of the bubble nothing is known: that takes the files of all stages of a run, with GPU work recorded at the same time."
+    if bubble.fraction < BUBBLE_FRACTION:
+        return f"A bubble of {bubble.fraction:.1%} is little: from {BUBBLE_FRACTION:.0%} on it is called a finding."
+    return f"Too few steps of every stage were recorded at the same time to judge the bubble of {bubble.fraction:.1%}."
 
 
 def _fit(line: str) -> list[str]:
@@ -52,7 +65,7 @@ def _run(run: Run, bubble: Bubble | None) -> list[str]:
     hosts = {rank.identity.host for rank in run.ranks if rank.identity.host}
     facts = [f"{len(run.ranks)} file{'s' if len(run.ranks) > 1 else ''}"]
     if run.stages:
-        facts.append(f"PP {len(run.stages)}")
+        facts.append(_stages(sorted(run.stages)))
     facts += sorted(map(_printable, hosts))[:2]
     lines = [f"{_printable(run.name)}  ({', '.join(facts)})"]
     lines.append(
@@ -66,6 +79,14 @@ def _run(run: Run, bubble: Bubble | None) -> list[str]:
     if bubble is not None:
         lines += _bubble(bubble)
     return lines
+
+
+def _stages(stages: list[int]) -> str:
+    """`PP 4` where files of all stages from the first on are there; else the stages they are of."""
+    if len(stages) > 1 and stages == list(range(len(stages))):
+        return f"PP {len(stages)}"
+    some = ", ".join(f"PP{stage}" for stage in stages[:_MOST_NAMED])
+    return some + (f" and {len(stages) - _MOST_NAMED} more" if len(stages) > _MOST_NAMED else " alone")
 
 
 def _label(rank: RankAnalysis) -> str:
@@ -93,9 +114,25 @@ def _steps(rank: RankAnalysis) -> list[str]:
     parts = ", ".join(f"{count} {kind} {verdict}" for (kind, verdict), count in counted.items())
     recorded = f", {rank.launches.recorded} launches recorded" if rank.launches.recorded else ""
     count = f"{len(rank.steps)} step{'s' if len(rank.steps) > 1 else ''}"
+    beside = _beside(rank)
     typical_ms = median(result.step.duration_ns for result in rank.steps) / 1e6
     return [
-        f"{_label(rank):>10}  {count} of {typical_ms:.{1 if typical_ms >= 1 else 3}f} ms on the host: {parts}{recorded}"
+        f"{_label(rank):>10}  {count} of {typical_ms:.{1 if typical_ms >= 1 else 3}f} ms on the host: {parts}{recorded}",
+        *beside,
+    ]
+
+
+def _beside(rank: RankAnalysis) -> list[str]:
+    """Many launches beside graphs in steps that count as replayed: that they are too short for a leak must not hide them."""
+    steps = [step for step in rank.steps if step.verdict == "replayed" and step.compute_kernels >= many_beside(step)]
+    if not steps:
+        return []
+    kernels, graphs = sum(step.compute_kernels for step in steps), sum(step.graph_launches for step in steps)
+    eager_ns = sum(step.compute_eager_ns for step in steps)
+    share = eager_ns / max(eager_ns + sum(step.replayed_gpu_ns for step in steps), 1)
+    return [
+        f"{_label(rank):>10}  beside {graphs} graph launches {kernels} kernels run one by one, {share:.0%} of the GPU time"
+        f" (a leak from {LARGE_LEAK_SHARE:.0%} on)"
     ]
 
 

@@ -152,8 +152,7 @@ def _verdict(result: StepResult, missed: float, expectation: str) -> tuple[str, 
         if result.leaks:
             return "leak", f"{len(result.leaks)} launches that its other replayed steps do not have"
         share = _eager_share(result)
-        many = max(LARGE_LEAK_KERNELS, PIECEWISE_KERNELS * result.graph_launches)
-        if share >= LARGE_LEAK_SHARE and result.compute_kernels >= many:
+        if share >= LARGE_LEAK_SHARE and result.compute_kernels >= many_beside(result):
             return "leak", f"{result.compute_kernels} launches beside the graph take {share:.0%} of the GPU time"
         return "replayed", f"{result.graph_launches} graph launches"
     if result.recorded:
@@ -163,6 +162,11 @@ def _verdict(result: StepResult, missed: float, expectation: str) -> tuple[str, 
     if not result.eager_kernels:
         return "unknown", "no kernels of this step in the file"
     return "unknown", "too few kernels of this step in the file to tell"
+
+
+def many_beside(result: StepResult) -> int:
+    """How many launches beside the graphs of a step are more than graphs in pieces have by design."""
+    return max(LARGE_LEAK_KERNELS, PIECEWISE_KERNELS * result.graph_launches)
 
 
 def _eager_share(result: StepResult) -> float:

@@ -31,7 +31,9 @@ def quiet(folder: Path) -> Path:
 
 def test_nothing_found_and_something_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([str(quiet(tmp_path))], as_json=False) == 0
-    assert "Nothing found" in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Nothing found" in out
+    assert "Of the bubble nothing is known" in out
     folder = tmp_path / "profile"
     folder.mkdir()
     Pipeline([1_000_000] * 2, leaks=[(0, 3, "stray")]).build().write(folder)
@@ -82,6 +84,30 @@ def test_a_path_that_is_no_file_or_folder_of_ours_is_one_line(
         assert run([str(path)], as_json=False) == 3
         out, err = capsys.readouterr()
         assert (out, err) == ("", f"ppscope trace: {path}: {said}\n")
+
+
+def test_a_lone_stage_is_no_pipeline_and_a_small_bubble_has_its_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = Pipeline([1_000_000] * 2, slots=2).build().write(tmp_path)
+    assert run([str(paths[1])], as_json=False) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "(1 file, PP1 alone, node0)" in out
+    assert "Of the bubble nothing is known" in out
+    assert run([str(tmp_path)], as_json=False) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "(2 files, PP 2, node0)" in out
+    assert "% is little: from 30% on" in out
+
+
+def test_a_finding_among_many_runs_names_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        leaks = [(0, 3, "stray")] if name == "two" else []
+        Pipeline([1_000_000] * 2, slots=2, leaks=leaks).build().write(tmp_path / name, "same")
+    assert run([str(tmp_path)], as_json=True) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["summary"].endswith("; run two/same")
 
 
 def test_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ppscope.trace.align import group_runs
 from ppscope.trace.analyse import analyse_file
-from ppscope.trace.identity import Identity, identify
+from ppscope.trace.identity import Identity, identify, run_name
 from ppscope.trace.reader import read_trace
 from tests.kineto import Json, Trace, layout_text
 
@@ -93,7 +93,22 @@ def test_two_profiles_under_one_kind_of_name_are_two_runs(tmp_path: Path) -> Non
             trace.span("ProfilerStep#1", begin_ns + rank, 1000)
             paths.append(trace.write(tmp_path / f"worker{rank}.{begin_ns + rank}.pt.trace.json"))
     runs = group_runs([analyse_file(path) for path in paths])
+    assert [run.name for run in runs] == [f"worker0.{begin}.pt.trace.json and 1 more" for begin in (0, 10**10)]
     assert [[rank.path for rank in run.ranks] for run in runs] == [
         [str(path) for path in paths[:2]],
         [str(path) for path in paths[2:]],
     ]
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ("/a/ppscope-58-1-ppscope-58-1", "ppscope-58-1"),
+        ("/a/17.5", "17.5"),
+        ("/a/ab", "ab"),
+        ("/a/-", "-"),
+        ("/a/x-y", "x-y"),
+    ],
+)
+def test_a_run_named_twice_is_said_once(run: str, said: str) -> None:
+    assert run_name(Identity(run, None, None, None, None, None, None, None, None)) == said
