@@ -303,6 +303,8 @@ class BurstProgress(Value, frozen=True):
     start_ns: int | None = None
     end_ns: int | None = None
     """The window that all ranks recorded; None until it is known."""
+    folder: str | None = None
+    """Where its trace files were written, as the server sees it; they are gone again unless they were to be kept."""
 
 
 class Screen(Value, frozen=True):

@@ -131,6 +131,7 @@ class BurstState:
             results=self._results,
             start_ns=report.start_ns if report is not None else None,
             end_ns=report.end_ns if report is not None else None,
+            folder=status.folder,
         )
 
     def findings(self, now_ns: int, graphs_off: bool = False) -> tuple[Finding, ...]:
