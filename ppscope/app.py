@@ -49,7 +49,8 @@ class PpscopeApp(Canvas):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave out what this session cannot do."""
-        needs = next((key.needs for key in KEYS if key.action == action), "")
+        # `a` is always heard, to say why it does nothing yet.
+        needs = next((key.needs for key in KEYS if key.action == action != "attach"), "")
         return not needs or needs in self.able
 
     @property
@@ -100,7 +101,7 @@ class PpscopeApp(Canvas):
         self.paint()
 
     def action_deeper(self) -> None:
-        """Stage, rank, span, stack, source line."""
+        """Stage, rank, span, stack, the callers of a line; in the panel what is chosen there."""
         state, item, depth = self.state, self._pane.item, len(self.state.levels)
         if not state.in_panel:
             state.deeper()
@@ -249,6 +250,12 @@ class PpscopeApp(Canvas):
             self.state.levels = [CandidatesLevel(candidates)]
             self.state.in_panel = self.painter.reset_pane = True
             self.paint()
+        elif not self.feed.live:
+            self.say("a recording has nothing to attach to", "dim")
+        elif self.state.screen.header.state == "gone" or self.feed.ended() is not None:
+            self.say("no other server was found", "dim")
+        else:
+            self.say("the server is still there: a attaches to another one once it is gone", "dim")
 
     def _attach_to(self, pid: int) -> None:
         self.feed.send(Attach(pid))

@@ -29,6 +29,7 @@ def ask(app: Canvas) -> None:
             return
         resolved = app.state.screen.header.decode_graph.resolved
         expected = {"on": True, "off": False}.get(resolved or "")
+        app.keeps_burst = choice.keep
         app.feed.send(Burst(choice.rounds, choice.with_stack, choice.keep, expected))
         app.say("profile burst asked for: its progress is in the lines above the lanes")
 
@@ -68,6 +69,8 @@ class BurstFollower:
             self._active = progress.burst
         elif self._active == progress.burst:
             self._active = None
+            if app.keeps_burst and progress.folder is not None:
+                app.state.kept = progress.folder
             if progress.state == "done":
                 _turn_to(app)
 
@@ -77,7 +80,8 @@ def _turn_to(app: Canvas) -> None:
     state, progress = app.state, app.state.screen.burst
     if progress is None or progress.start_ns is None or progress.end_ns is None:
         return
-    if state.frozen or state.levels or state.in_panel or not state.window.live:
+    elsewhere = state.in_panel and state.panel != LAUNCHES_PANEL
+    if state.frozen or state.levels or elsewhere or not state.window.live:
         app.say("the burst is read: panel 2 has its launches")
         return
     window = state.window
@@ -88,5 +92,5 @@ def _turn_to(app: Canvas) -> None:
     margin = (window.columns - length_ns // window.column_ns) // 2
     window.first = progress.start_ns // window.column_ns - max(margin, 0)
     if state.screen.launches:
-        state.panel = LAUNCHES_PANEL
+        state.panel, state.in_panel = LAUNCHES_PANEL, True
     app.say("the burst, exact in host and GPU lanes; 0 returns to now")

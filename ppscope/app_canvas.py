@@ -70,6 +70,7 @@ class Canvas(App[None]):
         self.look = Look(colours=colours, dark=dark, ascii=ascii, phases=feed.phases())
         self.state = State(feed)
         self._bursts = app_burst.BurstFollower()
+        self.keeps_burst = False
         self.painter = Painter(self.state, self.able)
         self._every = max(1, round(1 / TICK_S / refresh_hz))
         self._ticks = 0

@@ -23,7 +23,7 @@ from ppscope.widgets.panel_launches import launch_key, launches_listing
 from ppscope.widgets.panel_server import server_listing
 from ppscope.widgets.panel_stacks import StackKey, stacks_listing
 from ppscope.widgets.rows import head_line, label_line, label_widths, rank_name
-from ppscope.widgets.text import Line, Span, elapsed
+from ppscope.widgets.text import Line, Span, duration, elapsed
 
 if TYPE_CHECKING:
     from ppscope.app_canvas import Canvas
@@ -99,7 +99,7 @@ class Painter:
         state = self.state
         ended = state.feed.ended()
         gone = state.screen.header.state == "gone" or ended is not None
-        banner = gone_line(state.screen.header, ended, width) if gone else None
+        banner = gone_line(state.screen.header, ended, width, state.feed.live) if gone else None
         rows = 3 if height < 40 else 5
         lines = strip_lines(state.screen.header, state.screen.findings, banner, state.now_ns, width, rows)
         burst = burst_line(state.screen.burst, state.now_ns, width)
@@ -113,11 +113,13 @@ class Painter:
         if state.frozen:
             ago = max(0, state.feed.now_ns() - state.now_ns)
             return f"❚❚ frozen {elapsed(ago)}", "warn bold"
+        oldest, newest = state.extent
         if not state.window.live:
             back = max(0, state.now_ns - state.window.end_ns)
-            return f"◂ {elapsed(back)} back", "warn bold"
+            figures = "now" if state.feed.live else "its end"
+            return f"◂ lanes {elapsed(back)} back, figures of {figures}", "warn bold"
         if not state.feed.live:
-            return "▶ recording", "accent bold"
+            return f"▶ recording of {duration(newest - oldest)}", "accent bold"
         if header.state in {"loading", "idle"}:
             return f"● {header.state}", "accent bold"
         return "● live", "good bold"
@@ -128,17 +130,25 @@ class Painter:
         state = self.state
         several_dp = len({stage.dp for stage in state.screen.stages}) > 1
         lines = [head_line(width)]
+        traced = self._burst_is_shown()
         for place, row in enumerate(state.shown_rows()):
             index = state.top + place
             provenance = state.lanes.provenance.get((row.rank.key, row.lane)) if row.lane else None
             cursor = index == state.cursor
-            line = label_line(row, width, cursor=cursor, several_dp=several_dp, provenance=provenance)
+            line = label_line(row, width, cursor=cursor, several_dp=several_dp, provenance=provenance, traced=traced)
             above = place == 0 and state.top > 0
             below = place == state.visible - 1 and index < len(state.rows) - 1
             if (above or below) and not cursor:
                 line = (("↑ " if above else "↓ ", "accent"), *line[1:])
             lines.append(line)
         return lines
+
+    def _burst_is_shown(self) -> bool:
+        """Whether the newest burst lies in the window: busy shares are its own, not the present's."""
+        burst, window = self.state.screen.burst, self.state.window
+        if burst is None or burst.start_ns is None or burst.end_ns is None:
+            return True
+        return burst.start_ns < window.end_ns and burst.end_ns > window.start_ns
 
     def _paint_lanes(self, app: Canvas) -> None:
         state = self.state
@@ -176,9 +186,10 @@ class Painter:
         if state.levels:
             return state.levels[-1].listing(state.where(width))
         if state.panel == 1:
-            return findings_listing(screen.findings, screen.header.state, width)
+            seen = any(stage.phases for stage in screen.stages) or not screen.stages
+            return findings_listing(screen.findings, screen.header.state, width, seen)
         if state.panel == 2:
-            return launches_listing(screen.launches, "burst" in self.able, width, state.filter)
+            return launches_listing(screen.launches, "burst" in self.able, width, state.filter, state.kept)
         if state.panel == 3:
             rank = state.rank
             threads = [] if rank is None else state.feed.stacks(rank, STACK_SECONDS)
@@ -203,7 +214,8 @@ class Painter:
 
     def _footer_note(self, message: Span | None) -> Span | None:
         if message is None and self.state.filter:
-            return f"filter: {self.state.filter}   / change   Esc clear", "warn"
+            where = "" if self.state.stages_match else "   no stage has it, stacks or launches may"
+            return f"filter: {self.state.filter}{where}   / change   Esc clear", "warn"
         return message
 
 

@@ -38,12 +38,15 @@ class State:
         self.folded_out: set[tuple[int, int]] = set()
         self.closed: set[StackKey] = set()
         self.filter = ""
+        self.stages_match = True
+        self.kept = ""
         self.panel = 1
         self.in_panel = False
         self.enlarged = False
         self.frozen = False
         self.levels: list[Level] = []
         self.seen: set[int] = set()
+        self._on_gpu: set[RankKey] = set()
         self._cursor_key: tuple[int, int, RankKey | None] | None = None
         self._history: deque[tuple[float | None, float | None, float | None]] = deque(maxlen=HISTORY_S)
         self._history_ns = 0
@@ -102,18 +105,24 @@ class State:
 
     def fetch(self) -> None:
         """Bring the lanes of the visible rows up to date."""
-        before = self._gpu_lanes()
         for _ in range(2):
+            before = set(self._on_gpu)
             ranks = list(dict.fromkeys(row.rank.key for row in self.shown_rows() if row.lane))
             self.lanes.fetch(self.feed, self.window, ranks, self.now_ns, self.frozen)
-            if self._gpu_lanes() == before:
+            self._note_gpu_lanes(ranks)
+            if self._on_gpu == before:
                 break
             self._layout_rows()
         for row in self.lanes.cells.values():
             self.seen.update(cell.phase for cell in row if cell.phase is not None)
 
-    def _gpu_lanes(self) -> set[RankKey]:
-        return {rank for rank, lane in self.lanes.provenance if lane == "gpu"}
+    def _note_gpu_lanes(self, fetched: list[RankKey]) -> None:
+        """A GPU lane has a row while it shows anything; what is known of ranks that are scrolled away stays."""
+        for rank in fetched:
+            if any(cell.phase is not None for cell in self.lanes.cells.get((rank, "gpu"), ())):
+                self._on_gpu.add(rank)
+            else:
+                self._on_gpu.discard(rank)
 
     def _remember_load(self) -> None:
         if self.now_ns - self._history_ns >= SECOND or not self._history:
@@ -122,7 +131,12 @@ class State:
             self._history_ns = self.now_ns
 
     def _layout_rows(self) -> None:
-        self.rows = stage_rows(self.screen.stages, self.folded_out, self._gpu_lanes(), self.filter)
+        stages = self.screen.stages
+        self.rows = stage_rows(stages, self.folded_out, self._on_gpu, self.filter)
+        self.stages_match = bool(self.rows)
+        if not self.rows:
+            # A text of stacks or launches: the panel needs a rank to show them of.
+            self.rows = stage_rows(stages, self.folded_out, self._on_gpu)
         if self._cursor_key is not None:
             self.cursor = next((i for i, row in enumerate(self.rows) if _key(row) == self._cursor_key), self.cursor)
         self.cursor = max(0, min(self.cursor, len(self.rows) - 1))

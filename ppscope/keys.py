@@ -28,7 +28,14 @@ KEYS: tuple[Key, ...] = (
     Key("down", ("down", "j"), "↓ j", "next stage, or line of the panel", MOVE, "move"),
     Key("page_up", ("pageup",), "PgUp", "a page up", MOVE),
     Key("page_down", ("pagedown",), "PgDn", "a page down", MOVE),
-    Key("deeper", ("enter",), "Enter", "deeper: stage, rank, span, stack, source line", MOVE, "deeper"),
+    Key(
+        "deeper",
+        ("enter",),
+        "Enter",
+        "deeper: stage, rank, span, stack, who calls a line; in the panel: the chosen row",
+        MOVE,
+        "deeper",
+    ),
     Key("leave", ("escape",), "Esc", "back, or clear the filter", MOVE, "back"),
     Key("switch", ("tab", "shift+tab"), "Tab", "between the stages and the panel", MOVE, "panel"),
     Key("earlier", ("left", "h"), "← h", "back in time, up to ten minutes", TIME),
@@ -45,7 +52,9 @@ KEYS: tuple[Key, ...] = (
     Key("panel(5)", ("5",), "5", "server", PANELS),
     Key("findings", ("f",), "f", "open the findings", PANELS),
     Key("enlarge", ("z",), "z", "panel in full height, and back", PANELS, "enlarge"),
-    Key("filter", ("slash",), "/", "show only stages, ranks and stacks with this text", DO, "filter"),
+    Key(
+        "filter", ("slash",), "/", "show only stages, ranks, stacks, launches and settings with this text", DO, "filter"
+    ),
     Key("copy", ("y",), "y", "copy the finding or the stack (OSC 52, works over SSH)", DO, "copy"),
     Key("burst", ("p",), "p", "profile burst of the server", DO, "profile", needs="burst"),
     Key("snapshot", ("s",), "s", "save a snapshot", DO, "snapshot", needs="snapshot"),

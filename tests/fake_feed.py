@@ -159,6 +159,7 @@ class FakeFeed:
         self.end: str | None = None
         self.offer: BurstOffer | None = None
         self.base = self._screen()
+        self.later: Screen | None = None
 
     # The Feed protocol.
 

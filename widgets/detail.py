@@ -37,7 +37,8 @@ def rank_listing(
     row: RankRow, spans: Sequence[Span], phases: Sequence[PhaseStyle], origin_ns: int, width: int
 ) -> Listing:
     """A rank's facts and its spans in the window, newest first."""
-    gpu = UNKNOWN if row.gpu_index is None else f"{row.gpu_index} (by {clean(row.gpu_source or UNKNOWN)})"
+    by = "emulated" if row.gpu_source == "emulated" else f"by {clean(row.gpu_source or UNKNOWN)}"
+    gpu = UNKNOWN if row.gpu_index is None else f"{row.gpu_index} ({by})"
     state: Line = (("alive", "good"),) if row.alive else ((f"exited: {clean(row.exit_reason or 'gone')}", "bad"),)
     if row.alive and row.exit_reason:
         state = ((clean(row.exit_reason), "warn"),)

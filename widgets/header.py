@@ -88,11 +88,12 @@ def note_line(note: SourceNote, now_ns: int, width: int) -> Line:
     return crop(tuple(spans), width)
 
 
-def gone_line(header: Header, reason: str | None, width: int) -> Line:
-    """The banner of a server that is gone, with what can be attached to instead."""
+def gone_line(header: Header, reason: str | None, width: int, live: bool = True) -> Line:
+    """The banner of a server that is gone, with what can be attached to instead while the view is `live`."""
     text = clean(reason) if reason else f"the server is gone (pid {header.launcher_pid})"
-    if not header.candidates:
-        return crop(((" ■ ", "bad"), (text, "bad bold"), ("  no other server was found", "dim")), width)
+    if not live or not header.candidates:
+        others: Span = ("  no other server was found" if live else "", "dim")
+        return crop(((" ■ ", "bad"), (text, "bad bold"), others), width)
     pid, name = header.candidates[0]
     more = f" and {len(header.candidates) - 1} more" if len(header.candidates) > 1 else ""
     return crop(

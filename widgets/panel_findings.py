@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ppscope.views import Finding
@@ -10,16 +11,23 @@ from ppscope.widgets.listing import Item, Listing
 from ppscope.widgets.text import Line, Span, clean, wrapped
 
 LABEL = 11
+_COMMAND = re.compile(r"curl \S*(?: (?!-)\S+| -\w+(?: '[^']*'| \w+\b)?)*")
+_OPTION = re.compile(r" (?=-[Hd] ')")
 
 
-def findings_listing(findings: Sequence[Finding], state: str, width: int) -> Listing:
-    """One item per finding, most severe first as given; without any, one line that says so."""
+def findings_listing(findings: Sequence[Finding], state: str, width: int, seen: bool = True) -> Listing:
+    """One item per finding, most severe first as given; without any, one line that says so. `seen`: there were stacks to judge."""
     if not findings:
-        text = (
-            "no finding: the server is idle" if state == "idle" else "no finding: nothing seen so far is out of order"
-        )
-        return Listing((Item((((f"  {text}", "dim"),),)),))
+        return Listing((Item((((f"  {_none(state, seen)}", "dim"),),)),))
     return Listing(tuple(_item(finding, width) for finding in findings))
+
+
+def _none(state: str, seen: bool) -> str:
+    if state == "idle":
+        return "no finding: the server is idle"
+    if not seen and state not in {"gone", "recording"}:
+        return "looking: no stacks seen so far"
+    return "no finding: nothing seen so far is out of order"
 
 
 def _item(finding: Finding, width: int) -> Item:
@@ -33,11 +41,25 @@ def _item(finding: Finding, width: int) -> Item:
     for place, text in enumerate(finding.evidence):
         lines += _block("seen" if place == 0 else "", text, width, "")
     if finding.remedy:
-        lines += _block("change", finding.remedy, width, "good")
+        lines += _change(finding.remedy, width)
     for place, (file, line) in enumerate(finding.source):
         lines += _block("source" if place == 0 else "", f"{file}:{line}", width, "accent")
     lines.append(())
     return Item(tuple(lines), finding.id, finding_text(finding))
+
+
+def _change(text: str, width: int) -> list[Line]:
+    """What to change: prose wrapped, a command on rows of its own, broken where the shell lets it go on."""
+    lines: list[Line] = []
+    start = 0
+    for match in _COMMAND.finditer(text):
+        lines += _block("" if lines else "change", text[start : match.start()], width, "good")
+        parts = _OPTION.split(clean(match[0]))
+        for place, part in enumerate(parts):
+            more = " \\" if place < len(parts) - 1 else ""
+            lines.append(((" " * LABEL, ""), (f"{'  ' if place else ''}{part}{more}", "good bold")))
+        start = match.end()
+    return lines + _block("" if lines else "change", text[start:].lstrip(". "), width, "good")
 
 
 def _block(label: str, text: str, width: int, role: str) -> list[Line]:

@@ -31,8 +31,11 @@ EMPTY = (
 MOST_ROWS = 300
 
 
-def launches_listing(rows: Sequence[LaunchRow], can_burst: bool, width: int, text: str = "") -> Listing:
-    """One item per kernel, stage and origin, those out of place first, then by GPU time; without any, how to get them."""
+def launches_listing(rows: Sequence[LaunchRow], can_burst: bool, width: int, text: str = "", kept: str = "") -> Listing:
+    """One item per kernel, stage and origin, those out of place first, then by GPU time; without any, how to get them.
+
+    `kept` is the folder of the burst's trace files, empty where they were not kept.
+    """
     if not rows:
         lines = list(EMPTY)
         if can_burst:
@@ -45,7 +48,8 @@ def launches_listing(rows: Sequence[LaunchRow], can_burst: bool, width: int, tex
     columns = left("stage", 6) + left("kind", 8) + right("launches", 9) + right("GPU ms", 10) + right("share", 7)
     columns += right("per step", 10) + right("gap µs", 9) + "  "
     head: Line = ((" " + columns + (left("op or line", 30) if sites else "") + "kernel", "dim"),)
-    return Listing(tuple(_item(row, sites, width) for row in ordered[:MOST_ROWS]), (head,))
+    lead: tuple[Line, ...] = (((" trace files kept in ", "dim"), (clean(kept), "accent")),) if kept else ()
+    return Listing(tuple(_item(row, sites, width) for row in ordered[:MOST_ROWS]), (*lead, head))
 
 
 def _haystack(row: LaunchRow) -> str:

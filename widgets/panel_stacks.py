@@ -50,6 +50,8 @@ def stacks_listing(
                 Item((((" " * (BAR + 10), ""), (f"⋯ {folded} outer frames", "faint")),), StackKey(thread.tid, ()))
             )
         _walk(items, thread.tid, (), root, 0, closed, text.casefold(), width)
+    if text and not any(isinstance(item.key, StackKey) and item.key.path for item in items):
+        return Listing((Item((((f"  no stack of {clean(title)} has {clean(text)!r}", "dim"),),)),))
     return Listing(tuple(items))
 
 

@@ -117,8 +117,10 @@ def head_line(width: int) -> Line:
 PROVENANCE_MARK = {"exact": "=", "sampled": "~", "inferred": "≈"}
 
 
-def label_line(row: Row, width: int, *, cursor: bool, several_dp: bool, provenance: str | None) -> Line:
-    """The labels of one row; a dead rank is grey and says how it ended."""
+def label_line(
+    row: Row, width: int, *, cursor: bool, several_dp: bool, provenance: str | None, traced: bool = True
+) -> Line:
+    """The labels of one row; a dead rank is grey and says how it ended. Without `traced` a burst's busy share is not shown."""
     marker = "▸ " if cursor else "▾ " if row.folded_out else "  "
     lead: Span = (marker, "accent" if cursor else "dim")
     mark: Span = (f" {PROVENANCE_MARK.get(provenance or '', ' ')} ", "faint")
@@ -134,13 +136,13 @@ def label_line(row: Row, width: int, *, cursor: bool, several_dp: bool, provenan
         reason = clean(row.rank.exit_reason or "gone")
         return (
             *spans,
-            (left(f"  ✖ {'exited' if reason == 'gone' else reason}, pid {row.rank.pid}", rest), "faint"),
+            (left(f"  ✖ {'exited' if reason in {'gone', 'zombie'} else reason}, pid {row.rank.pid}", rest), "faint"),
             mark,
         )
     if row.rank.exit_reason == "stopped":
         rest = sum(column.width for column in columns[1:])
         return (*spans, (left(f"  ▲ stopped, pid {row.rank.pid}", rest), "warn"), mark)
-    figures = _figures(row)
+    figures = _figures(row, traced)
     for column in columns[1:]:
         if column.name == "load":
             spans += _power_bar(row)
@@ -150,14 +152,14 @@ def label_line(row: Row, width: int, *, cursor: bool, several_dp: bool, provenan
     return (*spans, mark)
 
 
-def _figures(row: Row) -> dict[str, Span]:
+def _figures(row: Row, traced: bool) -> dict[str, Span]:
     stage, rank = row.stage, row.rank
     whole = row.kind == "stage"
     power = stage.power_w if whole else rank.power_w
     limit = stage.power_limit_w if whole else rank.power_limit_w
     util = stage.util_percent if whole else rank.util_percent
     host = stage.host_work if whole else rank.host_cpu
-    busy = stage.busy if whole else None
+    busy = stage.busy if whole and (traced or stage.busy_source != "trace") else None
     gpu = _gpus(stage.gpus) if whole else number(rank.gpu_index)
     return {
         "gpu": (gpu, "dim"),

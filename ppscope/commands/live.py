@@ -39,6 +39,9 @@ def not_a_terminal() -> str | None:
     for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
         if not stream.isatty():
             return f"{name} is not a terminal, so there is no screen to draw"
+    kind = os.environ.get("TERM", "")
+    if kind in ("", "dumb", "unknown"):
+        return f"TERM is {kind or 'not set'}: a terminal that cannot move its cursor, so there is no screen to draw"
     return None
 
 
@@ -91,6 +94,8 @@ def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: boo
     if session.bursts.left_behind is not None:
         where = session.bursts.left_behind
         complain(f"a profile was still under way: the server was told to stop it, and its traces stay in {where}")
+    if app.state.kept:
+        complain(f"the traces of the profile burst are in {app.state.kept}")
     if app.return_code:
         return app.return_code
     if session.end is not None and session.end.exit_code:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 from ppscope.app import PpscopeApp
-from ppscope.app_drill import CandidatesLevel, RankLevel, SourceLevel, SpanLevel
+from ppscope.app_drill import CandidatesLevel, LaunchLevel, RankLevel, SourceLevel, SpanLevel
 from ppscope.keys import KEYS, as_markdown
 from ppscope.records import Attach, Burst, RankKey
-from ppscope.views import BurstOffer
+from ppscope.views import BurstOffer, BurstProgress, LaunchRow
 from ppscope.widgets.help import HelpScreen
 from ppscope.widgets.lines import LineView
 from tests.fake_feed import MS, SECOND, SITUATIONS, FakeFeed
@@ -175,6 +176,85 @@ async def test_filter_keeps_what_has_the_text_until_it_is_cleared() -> None:
         assert "event_loop_pp" not in run.text("pane")
 
 
+async def test_a_filter_that_no_stage_has_is_for_stacks_and_leaves_the_stages() -> None:
+    async with running() as run:
+        await run.press("3", "slash", *"point_to", "enter")
+        assert len(run.labels()) == 9
+        assert "point_to_point_pyobj" in run.text("pane")
+        assert "watchdog.py" not in run.text("pane")
+        assert "no stage has it" in run.text("footer")
+        await run.press("slash", "x", "x", "enter")
+        assert "no stack of PP0 TP0 has 'point_toxx'" in run.text("pane")
+
+
+def _after_a_burst() -> FakeFeed:
+    feed = FakeFeed(gpu_lanes=True)
+    end_ns = feed.at_ns - SECOND
+    feed.offer = BurstOffer(8, 2, "cuda", 8, "/tmp", (), (), ())
+    progress = BurstProgress(1, "running", "", "", (), True, 1.0, end_ns, folder="/tmp/kept")
+    done = msgspec.structs.replace(
+        progress, state="done", active=False, results=1, start_ns=end_ns - 200 * MS, end_ns=end_ns
+    )
+    launch = LaunchRow("eager", "moe_kernel", 3, 5.0, 0, None, None, None, None, "exact", RankKey(0, 0, 0))
+    busy = tuple(msgspec.structs.replace(s, busy=0.25, busy_source="trace") for s in feed.base.stages)
+    feed.base = msgspec.structs.replace(feed.base, burst=progress)
+    feed.later = msgspec.structs.replace(feed.base, burst=done, launches=(launch,), stages=busy)
+    return feed
+
+
+async def test_a_burst_leads_to_its_launches_and_leaves_no_empty_rows() -> None:
+    async with running(_after_a_burst, (160, 80)) as run:
+        assert len(run.labels()) == 17, "every stage has its GPU lane, whatever was visible before"
+        run.app.keeps_burst = True
+        assert run.feed.later is not None
+        run.feed.base = run.feed.later
+        run.feed.at_ns += 500 * MS
+        run.app.paint()
+        await run.settle()
+        assert run.in_panel()
+        assert "trace files kept in /tmp/kept" in run.text("pane")
+        assert "25 %" in run.labels()[1]
+        await run.press("enter")
+        assert run.level() is LaunchLevel
+        await run.press("escape", "escape", "0")
+        run.feed.gpu_lanes = False
+        run.feed.at_ns += 60 * SECOND
+        run.app.paint()
+        await run.settle()
+        assert len(run.labels()) == 9
+        assert "25 %" not in run.labels()[1], "the burst has left the window"
+
+
+async def test_scrolled_back_the_figures_say_of_when_they_are() -> None:
+    async with running(size=(160, 50)) as run:
+        await run.press("left")
+        assert "figures of now" in run.text("header")
+
+
+async def test_nothing_is_said_to_be_in_order_before_anything_was_seen() -> None:
+    async with running("healthy") as run:
+        stages = tuple(msgspec.structs.replace(stage, phases=()) for stage in run.feed.base.stages)
+        assert "no finding: nothing seen so far" in run.text("pane")
+        run.feed.base = msgspec.structs.replace(run.feed.base, stages=stages)
+        run.feed.at_ns += SECOND
+        run.app.paint()
+        assert "looking" in run.text("pane")
+        assert "no finding" not in run.text("pane")
+
+
+async def test_a_command_in_a_remedy_can_be_pasted_from_the_screen() -> None:
+    command = "curl -X POST http://h:1/set -H 'Content-Type: application/json' -d '{\"a\": {\"b\": 1}}'"
+    async with running() as run:
+        finding = msgspec.structs.replace(run.feed.base.findings[0], remedy=f"Set it. Now: {command}. Then look.")
+        run.feed.base = msgspec.structs.replace(run.feed.base, findings=(finding,))
+        run.feed.at_ns += SECOND
+        run.app.paint()
+        rows = [row.strip() for row in run.text("pane").splitlines()]
+        at = rows.index("curl -X POST http://h:1/set \\")
+        assert " ".join(row.removesuffix(" \\") for row in rows[at : at + 3]) == command
+        assert rows[at + 3] == "Then look."
+
+
 async def test_copy_takes_the_finding_or_the_stack() -> None:
     async with running() as run:
         with patch.object(PpscopeApp, "copy_to_clipboard") as copy:
@@ -215,8 +295,10 @@ async def test_profile_and_snapshot_are_bound_only_where_they_work() -> None:
         assert "profile" not in run.text("footer")
         assert "snapshot" not in run.text("footer")
         before = run.text("footer")
-        await run.press("p", "s", "a")
+        await run.press("p", "s")
         assert run.text("footer") == before
+        await run.press("a")
+        assert "still there" in run.text("footer")
 
     feed = FakeFeed()
     feed.offer = BurstOffer(8, 2, "cuda", 8, "/tmp", ("it costs",), (), ())

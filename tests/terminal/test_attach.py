@@ -184,6 +184,15 @@ def test_bad_input_without_a_terminal(server: emulator.EmulatedServer) -> None:
     assert "not a terminal" in one_line(result)
 
 
+@pytest.mark.parametrize("kind", ["dumb", ""])
+@pytest.mark.parametrize("command", [("attach",), ("demo",)])
+def test_a_terminal_that_cannot_move_its_cursor_is_one_clear_line(kind: str, command: tuple[str, ...]) -> None:
+    with Terminal([str(PPSCOPE), *command], env={"TERM": kind}) as terminal:
+        assert terminal.wait() == 2
+        assert re.match(r"ppscope: TERM is (dumb|not set)", terminal.text)
+        assert b"\x1b" not in terminal.raw
+
+
 @pytest.mark.parametrize(
     ("make", "code", "said"),
     [

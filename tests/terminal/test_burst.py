@@ -44,7 +44,7 @@ def test_a_burst_by_key(server: emulator.EmulatedServer, tmp_path: Path) -> None
         text = terminal.wait_for(lambda shown: shown.count("gpu lane") == 4 and "fused_moe_kernel" in shown, 20)
         assert re.search(r"PP0 +0 .* \d+ % +[=~] ", text), "busy is known now"
         assert "pipeline.bubbles" in text or "imbalance" in text or "eager" in text
-        terminal.send("\t\r")
+        terminal.send("\r")
         text = terminal.wait_for("cudaLaunchKernel")
         assert "a step" in text
         everything = terminal.descendants()
