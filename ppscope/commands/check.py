@@ -12,18 +12,21 @@ from ppscope.commands.live import complain, wait_for_server
 from ppscope.diagnose.check_report import CheckReport, to_json
 from ppscope.diagnose.check_text import render
 from ppscope.diagnose.findings import judge
-from ppscope.diagnose.occupancy import GOOD
+from ppscope.diagnose.occupancy import GOOD, likely
 from ppscope.records import End
 from ppscope.session import Session
 from ppscope.session.dumping import burst
 from ppscope.session.evidence import gather
 from ppscope.session.troubles import blind
 from ppscope.target.errors import for_command
+from ppscope.views import Occupancy
 
 EXTEND = 3
 """At most this many times the asked seconds, while evidence is still missing."""
 _AGAIN_S = 3.0
 _AGAIN_DUMPS = 32
+_TO_DECIDE = 80
+"""Samples that are enough where fewer leave open whether half of the slots are in use."""
 
 
 def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> int:
@@ -91,13 +94,22 @@ def missing(session: Session) -> set[str]:
     slots = session.settings.slots(server)
     if active is None:
         lacks.update(() if blind(session) else ("stacks",))
-    elif active and server.pp_size > 1 and slots is not None and session.occupancy(now).samples < GOOD:
+    elif active and server.pp_size > 1 and slots is not None and not _enough(session.occupancy(now)):
         lacks.add("slots")
     decode, _ = session.settings.graphs(session.load.recent_batches(now), now)
     explained = session.rules.book is not None or bool(session.rules.problem) or server.emulated
     if active and decode.resolved == "off" and not explained:
         lacks.add("rules")
     return lacks
+
+
+def _enough(found: Occupancy) -> bool:
+    """Whether there are samples to say how many slots are in use, and whether that is more than half of them."""
+    between = likely(found)
+    if found.slots is None or between is None or found.provenance == "exact":
+        return found.samples >= GOOD
+    undecided = between[0] <= found.slots / 2 < int(between[1])
+    return found.samples >= (_TO_DECIDE if undecided else GOOD)
 
 
 def report_of(session: Session) -> CheckReport:

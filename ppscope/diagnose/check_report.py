@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ppscope.diagnose.evidence import Evidence, RankEvidence, StageEvidence
+from ppscope.diagnose.occupancy import likely
 from ppscope.finding_json import finding_object
 from ppscope.views import Finding, GraphState
 
@@ -31,6 +32,7 @@ def to_json(report: CheckReport) -> dict[str, Any]:
     """The object that `--json` prints; unknown is null."""
     evidence = report.evidence
     server, load, slots = evidence.server, evidence.load, evidence.occupancy
+    between = likely(slots)
     return {
         "schema": SCHEMA,
         "server": {
@@ -55,6 +57,7 @@ def to_json(report: CheckReport) -> dict[str, Any]:
         "micro_batches": {
             "slots": slots.slots,
             "occupied_mean": _rounded(slots.mean),
+            "occupied_likely": None if between is None else [_rounded(between[0]), _rounded(between[1])],
             "samples": slots.samples,
             "provenance": slots.provenance,
         },

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ppscope.diagnose.check_report import CheckReport
 from ppscope.diagnose.evidence import Evidence, StageEvidence
-from ppscope.diagnose.occupancy import ENOUGH
+from ppscope.diagnose.occupancy import ENOUGH, in_words
 from ppscope.views import Finding, GraphState
 
 WIDTH = 80
@@ -59,7 +59,9 @@ def _head(report: CheckReport) -> list[str]:
     ]
     if slots.slots is not None:
         few = f", too few to say (needs {ENOUGH})" if slots.mean is None else ""
-        facts.append(f"slots {_number(slots.mean, 1)} of {slots.slots} ({slots.samples} samples{few})")
+        facts.append(
+            f"slots {in_words(slots)} ({slots.samples} {'launches' if slots.provenance == 'exact' else 'samples'}{few})"
+        )
     return [*_fit(" · ".join(parts)), *_fit(" · ".join(facts))]
 
 

@@ -10,6 +10,7 @@ samples nothing is claimed. Measured on SGLang 0.5.11, PP 4, 8 clients: 1.8–2.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -23,6 +24,7 @@ NEAREST_NS = 1_000_000_000
 _ROUNDS = 4
 _LEAST_PAIRS = 40
 _PAIRS_PER_SLOT = 12
+_Z = 1.96
 
 Seen = tuple[int, int]
 """(instant in ns, slot) of an informative dump."""
@@ -49,6 +51,38 @@ def effective_slots(seen: Iterable[Seen], slots: int | None, near: int = NEAR_NS
         if near >= NEAR_NS:
             return None
         near = min(near * 2, NEAR_NS)
+
+
+def likely(found: Occupancy) -> tuple[float, float] | None:
+    """The least and the most slots that the evidence lets be in use; None where it says nothing.
+
+    Of sampled slots it is Wilson's 95 % interval of the share of pairs that agree, with as many independent trials as there are
+    dumps: their pairs are many more, but dumps of one moment tell the same. Looks of one second at eight full slots of the
+    emulator gave 8.0, 4.9, 5.8, 7.6 and 4.1, which these intervals cover.
+    """
+    if found.mean is None or found.mean <= 0:
+        return None
+    most = float(found.slots) if found.slots is not None else math.inf
+    if found.provenance == "exact":
+        return found.mean, found.mean
+    count, share = max(found.samples, 1), min(1.0 / found.mean, 1.0)
+    scale = 1 + _Z**2 / count
+    middle = (share + _Z**2 / (2 * count)) / scale
+    spread = _Z / scale * math.sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
+    fewest, largest = max(1 / min(middle + spread, 1.0), 1.0), 1 / max(middle - spread, 1e-9)
+    return min(fewest, found.mean), min(max(largest, found.mean), most)
+
+
+def in_words(found: Occupancy) -> str:
+    """`≈5–8 of 8`, `7.9 of 8` where launches were counted, `– of 8`."""
+    between = likely(found)
+    of = "" if found.slots is None else f" of {found.slots}"
+    if between is None or found.mean is None:
+        return f"–{of}"
+    if found.provenance == "exact":
+        return f"{found.mean:.1f}{of}"
+    low, high = round(between[0]), round(between[1])
+    return f"≈{low}{of}" if low == high else f"≈{low}–{high}{of}"
 
 
 def _pairs(dumps: list[Seen], near: int) -> tuple[int, int]:

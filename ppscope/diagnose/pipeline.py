@@ -8,24 +8,26 @@ import math
 from ppscope.diagnose import say
 from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.layers import VARIABLE, balanced_split
+from ppscope.diagnose.occupancy import in_words, likely
 from ppscope.diagnose.predict import predicted
 from ppscope.diagnose.whatif import Change
 from ppscope.views import Finding
 
-SLACK = 1.12
-"""Two equally used slots of four are estimated as up to 2.1 from twenty samples; three as 2.4 and more."""
+_COUNTED = 1.05
 IMBALANCE = 1.3
 LEAST_BUSY = 0.1
 """Below this share on the busiest stage there is too little work to compare."""
 
 
 def is_serial(evidence: Evidence) -> bool:
-    """Whether the requests would fill the slots and sit in half of them or fewer."""
+    """Whether the requests would fill the slots and sit in half of them or fewer, at the most that the evidence allows."""
     slots, mean = evidence.occupancy.slots, evidence.occupancy.mean
     if slots is None or slots < 2 or mean is None or evidence.active is False:
         return False
-    slack = 1.05 if evidence.occupancy.provenance == "exact" else SLACK
-    return mean <= max(slots / 2 * slack, 1.0) and (_enough(evidence, slots) is True)
+    between = likely(evidence.occupancy)
+    # Slots are whole: what lies below 3 is 2. A round that was counted may hold a slot that was just given up.
+    at_most = mean / _COUNTED if evidence.occupancy.provenance == "exact" or between is None else math.floor(between[1])
+    return at_most <= max(slots / 2, 1.0) and (_enough(evidence, slots) is True)
 
 
 def _enough(evidence: Evidence, slots: int) -> bool | None:
@@ -39,7 +41,7 @@ def _enough(evidence: Evidence, slots: int) -> bool | None:
 def _occupied(evidence: Evidence) -> str:
     found = evidence.occupancy
     what = "launches" if found.provenance == "exact" else "samples"
-    return f"occupied slots {found.mean or 0.0:.1f} of {found.slots}, {found.samples} {what} ({found.provenance})"
+    return f"occupied slots {in_words(found)}, {found.samples} {what} ({found.provenance})"
 
 
 def serial(evidence: Evidence) -> Finding | None:
@@ -59,7 +61,9 @@ def serial(evidence: Evidence) -> Finding | None:
     if limit is not None:
         takes = "one slot may take them all" if limit >= running else f"one slot takes up to {limit}"
         lines.append(f"pp_max_micro_batch_size is {limit}: {takes}")
-    where = round(mean)
+    where = (
+        in_words(evidence.occupancy).partition(" ")[0] if evidence.occupancy.provenance == "sampled" else round(mean)
+    )
     return Finding(
         id="pipeline.serial",
         severity="high",

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "serial": ("pipeline.serial", SERIAL),
     "serial: two of four slots, as far as samples tell": (
         "pipeline.serial",
-        {**SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.1, 20, "sampled")},
+        {**SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.1, 50, "sampled")},
     ),
     "serial: one batched request is one open request": (
         "pipeline.serial",
@@ -134,6 +134,10 @@ def test_an_idle_or_loading_server_has_none(case: str) -> None:
 
 NEAR: dict[str, dict[str, Any]] = {
     "three of four slots": {**SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.5, 60, "sampled")},
+    "half of the slots, or more: too near to say": {**SERIAL, "occupancy": Occupancy(8, 4.0, 60, "sampled")},
+    "two of four slots, from too few samples": {
+        **SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.0, 20, "sampled"),
+    },
     "too few samples": {**SERIAL, "occupancy": Occupancy(8, None, 19, None)},
     "slots not known": {**SERIAL, "occupancy": Occupancy(None, 1.0, 60, "sampled")},
     "one stage only": {**SERIAL, "occupancy": Occupancy(None, None, 0, None), "server": server(1)},

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.diagnose.layers import balanced_split, layer_cost, stage_layers
-from ppscope.diagnose.occupancy import occupancy
+from ppscope.diagnose.occupancy import in_words, likely, occupancy
 from ppscope.diagnose.running import estimate_running
 from ppscope.records import BatchLog
 from ppscope.session.load import mean_size
+from ppscope.views import Occupancy
 
 
 @pytest.mark.parametrize(
@@ -176,3 +177,29 @@ class TestMeanSize:
     def test_nothing_is_nothing(self) -> None:
         assert mean_size([], 20) is None
         assert mean_size(self.lines([0, 0, 0, 0, 0, 0], 0.0), 20) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Occupancy(8, 1.0, 64, "sampled"), "≈1 of 8"),
+        (Occupancy(8, 4.9, 40, "sampled"), "≈3–8 of 8"),
+        (Occupancy(8, 8.0, 60, "sampled"), "≈4–8 of 8"),
+        (Occupancy(4, 2.0, 60, "sampled"), "≈2–3 of 4"),
+        (Occupancy(8, 7.94, 900, "exact"), "7.9 of 8"),
+        (Occupancy(8, None, 3, None), "– of 8"),
+        (Occupancy(None, 1.0, 64, "sampled"), "≈1"),
+    ],
+)
+def test_slots_are_said_as_far_as_they_are_known(found: Occupancy, words: str) -> None:
+    assert in_words(found) == words
+
+
+@given(st.integers(1, 40), st.floats(1, 40), st.integers(0, 500))
+def test_the_likely_slots_hold_the_mean_and_narrow_with_samples(slots: int, mean: float, samples: int) -> None:
+    mean = min(mean, float(slots))
+    few, many = (likely(Occupancy(slots, mean, count, "sampled")) for count in (samples, samples * 4 + 4))
+    assert few is not None
+    assert many is not None
+    assert 1 <= few[0] <= mean <= few[1] <= slots
+    assert many[1] - many[0] <= few[1] - few[0] + 1e-9
