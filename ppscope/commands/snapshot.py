@@ -7,13 +7,26 @@ from pathlib import Path
 
 from ppscope import exits
 from ppscope.collect.client import CollectorProcess
-from ppscope.commands.check import look
+from ppscope.commands.check import EXTEND, look
 from ppscope.commands.live import complain, wait_for_server
+from ppscope.commands.progress import Progress
 from ppscope.session import Session
 from ppscope.snapshot.files import why_not_writable, write_private
 from ppscope.snapshot.save import file_name, render
 from ppscope.snapshot.window import KeptStream
 from ppscope.target.errors import for_command
+
+
+class _Watched(CollectorProcess):
+    """A collector that is waited for where the user can see it."""
+
+    def __init__(self, arguments: list[str], progress: Progress) -> None:
+        super().__init__(arguments)
+        self._progress = progress
+
+    def wait(self, timeout_s: float) -> bool:
+        self._progress.tell()
+        return super().wait(timeout_s)
 
 
 def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: float, redact_paths: bool) -> int:
@@ -23,7 +36,8 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
         complain(why)
         return exits.USAGE
     arguments = ["--rate", str(rate_hz), *(["--pid", str(pid)] if pid is not None else [])]
-    stream = CollectorProcess(arguments)
+    progress = Progress(seconds, EXTEND * seconds)
+    stream = _Watched(arguments, progress)
     kept = KeptStream(stream, None)
     session = Session(kept)
     try:
@@ -32,15 +46,23 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
         return exits.INTERRUPTED
     finally:
         session.close()
+        progress.clear()
     if end is not None:
         complain(end.message or end.reason, for_command(end.remedy, "snapshot"))
         return end.exit_code or exits.CANNOT_ATTACH
     records = kept.window.records()
     path = output or Path.cwd() / file_name(records)
     try:
-        write_private(path, render(records, redact_paths=redact_paths))
+        progress.say("writing the page")
+        data = render(records, redact_paths=redact_paths)
+        progress.clear()
+        write_private(path, data)
     except OSError as error:
         complain(f"{path}: {error.strerror or error}")
         return exits.CANNOT_ATTACH
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    finally:
+        progress.clear()
     sys.stdout.write(f"{path}\n")
     return exits.OK

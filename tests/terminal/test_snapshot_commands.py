@@ -179,6 +179,17 @@ def test_s_in_the_view_saves_the_last_minute(server: Planted, tmp_path: Path) ->
     assert any(isinstance(record, Server) for record in read_file(file).records)
 
 
+def test_a_snapshot_says_how_far_it_is_where_somebody_looks(server: Planted, tmp_path: Path) -> None:
+    command = [str(PPSCOPE), "snapshot", str(server.pid), "-o", str(tmp_path / "s.html"), "--seconds", "2"]
+    with Terminal(command) as terminal:
+        terminal.wait_for("looking, ")
+        assert terminal.wait(40) == 0
+        assert "looking" not in terminal.text, "the line is taken away"
+        assert "s.html" in terminal.text
+    quiet = run("snapshot", server.pid, "-o", tmp_path / "t.html", "--seconds", "0.5")
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+
+
 def test_s_where_nothing_can_be_written_says_so(server: Planted, tmp_path: Path) -> None:
     with Terminal(
         [str(PPSCOPE), "attach", str(server.pid)], env={"PPSCOPE_SNAPSHOT_DIR": str(tmp_path / "none")}
