@@ -18,10 +18,10 @@ demo: $(STAMP) ## start the emulated pipeline and attach to it
 	@$(BIN)/ppscope demo
 
 test: $(STAMP) ## the whole suite, but for the real SGLang
-	@$(BIN)/python -m pytest -q tests --ignore=tests/sglang --ignore=tests/bench
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS) tests --ignore=tests/sglang --ignore=tests/bench
 
 test-sglang: $(STAMP) ## attach to the real SGLang on CPU
-	@$(BIN)/python -m pytest -q tests/sglang
+	@timeout 2000 $(BIN)/python -m pytest -q $(PYTEST_ARGS) tests/sglang
 
 test-pythons: $(STAMP) ## the unit tests under every other supported Python on this machine
 	@$(BIN)/python -m tests.pythons
