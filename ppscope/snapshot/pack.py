@@ -62,6 +62,8 @@ class _Track:
         self.end_ns = record.start_ns
         self.period_ns = record.period_ns
         self.samples: int | None = 0
+        self.seen_ns = 0
+        self.failed_ns: float | None = None
         self.starts: list[int] = []
         self.ends: list[int] = []
         self.stacks: list[int] = []
@@ -78,6 +80,10 @@ class _Track:
             newest = end
         self.end_ns = max(self.end_ns, record.end_ns)
         self.period_ns = max(self.period_ns, record.period_ns)
+        length_ns = record.end_ns - record.start_ns
+        self.seen_ns += length_ns
+        if record.failed is not None:
+            self.failed_ns = (self.failed_ns or 0.0) + record.failed * length_ns
         self.samples = None if record.samples is None or self.samples is None else self.samples + record.samples
 
     def pack(self, origin_ns: int) -> Json:
@@ -90,6 +96,8 @@ class _Track:
             "end": self.end_ns - origin_ns,
             "period_ns": self.period_ns,
             "samples": self.samples,
+            # One share for the whole track: what single windows lost says little.
+            "failed": None if self.failed_ns is None else round(self.failed_ns / max(self.seen_ns, 1), 4),
             "gap": [start - end for start, end in zip(self.starts, before, strict=False)],
             "took": [end - start for start, end in zip(self.starts, self.ends, strict=True)],
             "stack": self.stacks,
@@ -273,6 +281,7 @@ class _Chunk:
                 "ends_ns": _times(self.ends, origin_ns),
                 "stacks": self.stacks,
                 "samples": samples,
+                "failed": packed.get("failed"),
             },
         )
 

@@ -75,6 +75,7 @@ def spans(draw: st.DrawFn) -> StackSpans:
         edges[1:],
         stacks,
         draw(st.one_of(st.none(), small)),
+        draw(st.one_of(st.none(), st.floats(0, 1))),
     )
 
 
@@ -162,6 +163,18 @@ def test_opened_snapshot_draws_what_the_recording_does(exact: bool, tmp_path: Pa
         limit = 1000 if exact else 0
         assert all(abs(a.start_ns - b.start_ns) <= limit for a, b in zip(ours, theirs, strict=True))
     assert len(then.stacks(RankKey(0, 0, 0), 4)) == len(first.stacks(RankKey(0, 0, 0), 4)) == 1
+
+
+def test_samples_that_were_given_up_are_not_forgotten() -> None:
+    """The share lost is a mean over the track's windows, and an opened snapshot corrects by it as the recording does."""
+    lost = [msgspec.structs.replace(r, failed=0.2) if isinstance(r, StackSpans) else r for r in recording(6, 2)]
+    document = build(lost)
+    assert {track["failed"] for track in document["tracks"]} == {0.2}
+    ours, theirs = session_of(in_time_order(lost)).screen(), session_of(records_of(plain(document))).screen()
+    shares = [stage.host_work for stage in theirs.stages]
+    assert shares == pytest.approx([stage.host_work for stage in ours.stages], abs=0.03)
+    assert shares > [stage.host_work for stage in session_of(in_time_order(recording(6, 2))).screen().stages]
+    assert {track["failed"] for track in build(recording(2, 2))["tracks"]} == {None}
 
 
 def test_a_window_keeps_the_last_seconds_and_every_fact() -> None:
