@@ -123,6 +123,7 @@ def report_of(session: Session) -> CheckReport:
         findings=tuple(judge(evidence)),
         overhead_cores=cost.own_cores + cost.children_cores if cost else None,
         host=session.hello.host if session.hello else "",
+        labels={style.name: style.label for style in session.phases()},
     )
 
 

@@ -40,12 +40,12 @@ def bubbles(evidence: Evidence) -> Finding | None:
         id="pipeline.bubbles",
         severity="medium",
         stage=None,
-        summary=f"stages are idle {idle:.0%} of the time although every slot holds requests",
+        summary=f"stages are idle {say.share(idle)} of the time although every slot holds requests",
         evidence=(
-            "busy share by stage: " + ", ".join(f"{pp}: {share:.0%}" for pp, share in busy.items())
+            "busy share by stage: " + ", ".join(f"{pp}: {say.share(share)}" for pp, share in busy.items())
             + f" ({say.busy_source(evidence)})",
             f"occupied slots {evidence.occupancy.mean:.1f} of {evidence.occupancy.slots} (sampled)",
-            "host: " + ", ".join(f"{name} {share:.0%}" for name, share in top) + " (sampled, mean of stages)",
+            "host: " + ", ".join(f"{name} {say.share(share)}" for name, share in top) + " (sampled, mean of stages)",
             *crowding(evidence),
         ),
         remedy="See where the schedulers wait: the stacks panel, or a short trace (ppscope trace DIR) for the kernels between.",
@@ -79,10 +79,10 @@ def last_stage_sync(evidence: Evidence) -> Finding | None:
         id="pipeline.last_stage_sync",
         severity="medium",
         stage=last.pp,
-        summary=f"the last stage's GPU waits {idle:.0%} of the time for its own scheduler (async depth 0)",
+        summary=f"the last stage's GPU waits {say.share(idle)} of the time for its own scheduler (async depth 0)",
         evidence=(
-            f"stage {last.pp} busy {busy[last.pp]:.0%}, the busiest of all ({say.busy_source(evidence)})",
-            f"its scheduler works {work:.0%} of the time and waits {starved:.0%} for other stages (sampled)",
+            f"stage {last.pp} busy {say.share(busy[last.pp])}, the busiest of all ({say.busy_source(evidence)})",
+            f"its scheduler works {say.share(work)} of the time and waits {say.share(starved)} for other stages (sampled)",
             "pp_async_batch_depth is 0",
         ),
         remedy=f"{remedy} {gain}" if gain else remedy,

@@ -21,6 +21,8 @@ class CheckReport(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     overhead_cores: float | None
     host: str = ""
+    labels: dict[str, str] = {}
+    """The view's word for each phase name."""
 
     @property
     def alarms(self) -> bool:

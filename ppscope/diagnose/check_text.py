@@ -13,6 +13,7 @@ from ppscope.views import Finding, GraphState
 
 WIDTH = 80
 _UNKNOWN = "–"
+_SHOWN = 0.05
 _SIGNS = {"high": "✖", "medium": "▲", "info": "·"}
 _CURL = re.compile(r"curl -X POST \S+ -H '[^']*' -d '[^']*'")
 
@@ -20,7 +21,7 @@ _CURL = re.compile(r"curl -X POST \S+ -H '[^']*' -d '[^']*'")
 def render(report: CheckReport) -> str:
     """What was seen, then the findings, gravest first."""
     evidence = report.evidence
-    lines = [*_head(report), *_graphs(evidence), "", *_stages(evidence), ""]
+    lines = [*_head(report), *_graphs(evidence), "", *_stages(evidence, report.labels), ""]
     for finding in report.findings:
         lines += [*_finding(finding), ""]
     if not report.findings:
@@ -77,22 +78,19 @@ def _graph(name: str, state: GraphState) -> str:
     )
 
 
-def _stages(evidence: Evidence) -> list[str]:
-    lines = [f"{'stage':<7}{'gpu':<8}{'power':>13}{'util':>7}{'busy':>7}  host phases"]
+def _stages(evidence: Evidence, labels: dict[str, str]) -> list[str]:
+    least = _share(_SHOWN)
+    lines = [f"{'stage':<7}{'gpu':<8}{'power':>13}{'util':>7}{'busy':>7}  host phases, {least} and more"]
     for stage in evidence.stages:
         label = f"PP{stage.pp}" if evidence.server.dp_size < 2 else f"D{stage.dp}PP{stage.pp}"
-        room = WIDTH - 44
-        phases = ", ".join(f"{name} {share:.0%}" for name, share in _top(stage, 3)) or _UNKNOWN
-        while len(phases) > room and ", " in phases:
-            phases = phases.rpartition(", ")[0]
-        lines.append(
-            f"{label:<7}{_gpus(stage):<8}{_power(stage):>13}{_util(stage):>7}{_share(stage.busy):>7}  {phases}"
-        )
-    return lines
-
-
-def _top(stage: StageEvidence, count: int) -> list[tuple[str, float]]:
-    return sorted(stage.phases.items(), key=lambda pair: -pair[1])[:count]
+        head = f"{label:<7}{_gpus(stage):<8}{_power(stage):>13}{_util(stage):>7}{_share(stage.busy):>7}  "
+        told = sorted((pair for pair in stage.phases.items() if pair[1] >= _SHOWN), key=lambda pair: -pair[1])
+        # A phase and its share are not torn apart.
+        words = [f"{labels.get(name, name)} {_share(share)}".replace(" ", "\N{NO-BREAK SPACE}") for name, share in told]
+        phases = textwrap.wrap(", ".join(words) or _UNKNOWN, WIDTH - len(head), break_long_words=False)
+        lines.append(head + phases[0])
+        lines += [" " * len(head) + more for more in phases[1:]]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _gpus(stage: StageEvidence) -> str:
@@ -160,7 +158,10 @@ def _fit(line: str, indent: str = "  ") -> list[str]:
     if len(line) <= WIDTH:
         return [line]
     first = " " * (len(line) - len(line.lstrip()))
-    return textwrap.wrap(line.strip(), WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    # A figure and its percent sign are not torn apart.
+    kept = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", line.strip())
+    wrapped = textwrap.wrap(kept, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return [part.replace("\N{NO-BREAK SPACE}", " ") for part in wrapped]
 
 
 def _clean(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ppscope.diagnose import say
 from ppscope.diagnose.evidence import Evidence
 
 CROWDED = 0.1
@@ -17,7 +18,7 @@ def crowding(evidence: Evidence) -> list[str]:
     ]
     found.sort(key=lambda pair: -pair[0])
     return [
-        f"PP{rank.key.pp} TP{rank.key.tp} (pid {rank.pid}) was ready to run without a core {share:.0%} of the time: others use"
+        f"PP{rank.key.pp} TP{rank.key.tp} (pid {rank.pid}) was ready to run without a core {say.share(share)} of the time: others use"
         " its cores"
         for share, rank in found[:3]
     ]

@@ -94,7 +94,6 @@ def spinning(evidence: Evidence) -> Finding | None:
         evidence=(
             f"utilisation at least {SPIN_UTIL:.0f} %, mean power {say.span(watts, 'W')} "
             f"over {say.window(evidence)} ({say.gpu_source(evidence)})",
-            f" ({say.gpu_source(evidence)})",
             f"schedulers in a receive {say.span((share * 100 for _, share in hit), '%')} of the time (sampled)",
         ),
         remedy="Do not read utilisation as work here: a waiting NCCL receive counts as 100 %. Power and busy time tell more.",
@@ -115,7 +114,7 @@ def throttled(evidence: Evidence) -> Finding | None:
     numbers = {pp for pp, _, _ in hit}
     lines = []
     for pp, gpu, reasons in hit[:4]:
-        what = ", ".join(f"{name} {share:.0%}" for name, share in reasons)
+        what = ", ".join(f"{name} {say.share(share)}" for name, share in reasons)
         clock = "" if gpu.sm_clock_mhz is None else f", SM clock {gpu.sm_clock_mhz:.0f} MHz"
         top = "" if gpu.sm_clock_max_mhz is None else f" of {gpu.sm_clock_max_mhz}"
         lines.append(

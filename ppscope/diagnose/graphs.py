@@ -146,7 +146,7 @@ def batch_over_captured(evidence: Evidence) -> Finding | None:
         lines.append("with DP attention the largest micro-batch over all replicas counts")
     if evidence.replay_share is not None:
         lines.append(
-            f"{1 - evidence.replay_share:.0%} of decode passes eager over {say.window(evidence)} ({evidence.replay_source})"
+            f"{say.share(1 - evidence.replay_share)} of decode passes eager over {say.window(evidence)} ({evidence.replay_source})"
         )
     new = is_new_generation(evidence.resolved)
     flag = "--cuda-graph-max-bs-decode" if new else "--cuda-graph-max-bs"
@@ -179,9 +179,9 @@ def eager_decode(evidence: Evidence) -> Finding | None:
         id="graphs.eager_decode",
         severity="high",
         stage=None,
-        summary=f"{1 - share:.0%} of decode passes run eager although decode graphs are on",
+        summary=f"{say.share(1 - share)} of decode passes run eager although decode graphs are on",
         evidence=(
-            f"resolved on, {share:.0%} of decode passes replayed over {say.window(evidence)} ({evidence.replay_source})",
+            f"resolved on, {say.share(share)} of decode passes replayed over {say.window(evidence)} ({evidence.replay_source})",
             *(reason.text for reason in reasons),
         ),
         remedy=next((reason.remedy for reason in reasons if reason.remedy), None)

@@ -17,7 +17,7 @@ _WORK = ("replay", "eager", "graph_input", "prepare", "sample", "schedule", "pos
 def _gpu_waits(stage: StageEvidence, rank: RankEvidence) -> str | None:
     """What shows that the GPU has time left; None where nothing does."""
     if stage.busy is not None and stage.busy_source in ("metric", "trace", "probe"):
-        return f"its GPU is busy {stage.busy:.0%}" if stage.busy <= GPU_WAITS else None
+        return f"its GPU is busy {say.share(stage.busy)}" if stage.busy <= GPU_WAITS else None
     util = rank.gpu.util_percent if rank.gpu is not None else None
     return f"its GPU shows {util:.0f} % utilisation (NVML)" if util is not None and util <= UTIL_WAITS else None
 
@@ -37,8 +37,8 @@ def cpu_bound(evidence: Evidence) -> Finding | None:
         return None
     numbers = {pp for pp, _, _, _ in hit}
     lines = [
-        f"PP{rank.key.pp} TP{rank.key.tp} (pid {rank.pid}): main thread {rank.host_cpu:.0%} of a core, at work"
-        f" {work:.0%} of the time (sampled); {wait}"
+        f"PP{rank.key.pp} TP{rank.key.tp} (pid {rank.pid}): main thread {say.share(rank.host_cpu or 0.0)} of a core, at work"
+        f" {say.share(work)} of the time (sampled); {wait}"
         for _, rank, work, wait in hit[:4]
     ]
     eager = evidence.decode.observed == "off"

@@ -128,7 +128,7 @@ def imbalance(evidence: Evidence) -> Finding | None:
     if ratio is None or ratio < IMBALANCE or busy is None or evidence.active is False:
         return None
     stage = max(busy, key=busy.__getitem__)
-    shares = ", ".join(f"{pp}: {share:.0%}" for pp, share in busy.items())
+    shares = ", ".join(f"{pp}: {say.share(share)}" for pp, share in busy.items())
     lines = [f"busy share by stage: {shares} ({say.busy_source(evidence)})"]
     layers = [found.layers for pp in busy if (found := evidence.stage(pp)) is not None and found.layers is not None]
     split = None
@@ -145,7 +145,7 @@ def imbalance(evidence: Evidence) -> Finding | None:
     else:
         share = sum(busy.values()) / len(busy) / busy[stage]
         remedy = (
-            f"Leave stage {stage} about {share:.0%} of its layers and give the rest to the others: {VARIABLE}=n0,n1,… in the"
+            f"Leave stage {stage} about {say.share(share)} of its layers and give the rest to the others: {VARIABLE}=n0,n1,… in the"
             " server's environment sets the layers of each stage (needs a restart)."
         )
     return Finding(

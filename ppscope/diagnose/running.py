@@ -33,4 +33,5 @@ def estimate_running(
         return Running(at_least, open_now)
     if occupied is None or micro_batch is None:
         return Running(at_least, None)
-    return Running(at_least, max(at_least or 0, round(occupied * micro_batch)))
+    # Slots are whole; what is left of a whole number is the error of the dumps.
+    return Running(at_least, max(at_least or 0, round(max(round(occupied), 1) * micro_batch)))

@@ -25,6 +25,11 @@ def stages(numbers: Iterable[int]) -> str:
     return f"stage{'s' if len(listed) != 1 else ''} {', '.join(map(str, listed))}"
 
 
+def share(value: float) -> str:
+    """`85 %`."""
+    return f"{value * 100:.0f} %"
+
+
 def span(values: Iterable[float], unit: str) -> str:
     """The range of some figures: `84–88 W`."""
     listed = sorted(values)

@@ -173,6 +173,8 @@ def test_text_fits_eighty_columns_and_can_be_pasted() -> None:
         done = run_check(server.pid, "--seconds", "3")
     assert done.returncode == 1, done.stderr
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    assert "eager launches" in done.stdout, "phases have the names that the view gives them"
+    assert "recv_" not in done.stdout
     command = done.stdout[done.stdout.index("curl ") :].split("\n\n", maxsplit=1)[0]
     joined = " ".join(part.strip() for part in command.replace("\\\n", " ").splitlines())
     assert json.loads(joined.rpartition("-d '")[2].rstrip("'")) == {"server_args": {"pp_max_micro_batch_size": 2}}

@@ -121,7 +121,8 @@ def test_each_finding_alone_and_complete(case: str) -> None:
     assert finding.evidence
     assert finding.remedy
     assert finding.provenance in ("exact", "sampled", "inferred")
-    assert not re.search(r"\bNone\b|\bnan\b", " ".join((finding.summary, *finding.evidence, finding.remedy)))
+    assert not re.search(r"\bNone\b|\bnan\b|\d%", " ".join((finding.summary, *finding.evidence, finding.remedy)))
+    assert all(line[0] not in " (" for line in finding.evidence)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "queue blocked"])
