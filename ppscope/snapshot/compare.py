@@ -143,7 +143,8 @@ def _figure(kind: _Kind, before: float | None, after: float | None, comparable: 
     ratio = after / before if comparable and before and after is not None else None
     verdict = None
     if ratio is not None and kind.more is not None:
-        changed = abs(ratio - 1) >= kind.noise
+        # Alike in both directions: a change undone must not be under another verdict.
+        changed = ratio == 0 or max(ratio, 1 / ratio) - 1 >= kind.noise
         verdict = "same" if not changed else "better" if (ratio > 1) is kind.more else "worse"
     return Figure(kind.name, kind.unit, before, after, ratio, verdict, kind.noise if verdict is not None else None)
 
