@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from ppscope.app_drill import STACK_SECONDS, LaunchLevel, Level, SourceLevel
 from ppscope.app_lanes import NOTHING
 from ppscope.app_state import State
-from ppscope.widgets.cells import lane_line
+from ppscope.widgets.cells import SPAN_COLUMN_NS, lane_line
 from ppscope.widgets.chrome import PANELS, axis, crumbs_line, footer_line, legend_line, tabs_line
 from ppscope.widgets.gantt import Gantt, Labels
 from ppscope.widgets.header import burst_line, gone_line, load_line, strip_lines, title_line
@@ -53,7 +53,8 @@ class Painter:
             app.query_one("#strip", LineView).show(strip)
             app.query_one(Labels).draw(self._labels(width))
             provenance = set(state.lanes.provenance.values())
-            legend = legend_line(app.look, state.seen, provenance, header.other_share, width)
+            single = state.window.column_ns <= SPAN_COLUMN_NS
+            legend = legend_line(app.look, state.seen, provenance, header.other_share, width, single)
             app.query_one("#legend", LineView).show([legend])
         self._paint_lanes(app)
         if figures or moved or self.reset_pane:

@@ -39,29 +39,52 @@ def axis(
 
 
 def legend_line(
-    look: Look, seen: Collection[int], provenance: Collection[str], other: float | None, width: int
+    look: Look,
+    seen: Collection[int],
+    provenance: Collection[str],
+    other: float | None,
+    width: int,
+    single: bool = False,
 ) -> Line:
-    """Glyph and name of the phases seen so far, then what the provenance marks mean and the share no rule names."""
-    tail: list[Span] = []
-    for name in ("exact", "sampled", "inferred"):
-        if name in provenance:
-            tail += [(f" {PROVENANCE_MARK[name]} ", "dim"), (name, "dim")]
-    if other is not None:
-        tail += [("  unnamed ", "dim"), (percent(other), "warn" if other > 0.1 else "dim")]
-    tail.append((" ", ""))
-    order = sorted(seen, key=lambda index: (look.phases[index].kind != "work", index))
-    spans: list[Span] = [(" ", "")]
-    room = width - width_of(tail) - 2
-    for place, index in enumerate(order):
+    """How the phases seen so far are drawn, with their names, then what the marks mean and the share no rule names.
+
+    `single`: the lanes show single spans, by glyph; otherwise work is a height in its phase's colour, where there is colour.
+    """
+    plain = look.ascii or look.colours == "none"
+    items: list[Line] = []
+    for index in sorted(seen, key=lambda index: (look.phases[index].kind != "work", index)):
         phase = look.phases[index]
-        glyph = phase.ascii if look.ascii else phase.glyph
-        item: list[Span] = [(glyph[:1], f"p{index}"), (f" {clean(phase.label)}", "dim"), ("  ", "")]
-        more = f"+{len(order) - place} in ?"
-        if width_of(spans) + width_of(item) > room - (0 if place == len(order) - 1 else len(more)):
+        by_height = phase.kind == "work" and not plain and not single
+        glyph = "▇" if by_height else phase.ascii if look.ascii else phase.glyph
+        items.append(((glyph[:1], f"p{index}"), (f" {clean(phase.label)}", "dim"), ("  ", "")))
+    digits: Line = ((" 0-9 ", "bold"), ("micro-batch" if single else "tenths of work", "dim")) if plain else ()
+    marks = tuple(
+        span
+        for name in ("exact", "sampled", "inferred")
+        if name in provenance
+        for span in ((f" {PROVENANCE_MARK[name]} ", "dim"), (name, "dim"))
+    )
+    unnamed: Line = ()
+    if other is not None:
+        unnamed = (("  unnamed ", "dim"), (percent(other), "warn" if other > 0.1 else "dim"))
+    # What is drawn comes first; the rest gives way, but for a share that is too large.
+    needed = digits + (unnamed if other is not None and other > 0.1 else ())
+    for tail in (digits + marks + unnamed, digits + marks, needed):
+        if sum(map(width_of, items)) + width_of(tail) + 3 <= width:
+            break
+    return spread(_fitting(items, width - width_of(tail) - 3), (*tail, (" ", "")), width)
+
+
+def _fitting(items: Sequence[Line], room: int) -> Line:
+    """As many items as fit, and how many more there are."""
+    spans: list[Span] = [(" ", "")]
+    for place, item in enumerate(items):
+        more = f"+{len(items) - place}, see ?"
+        if width_of(spans) + width_of(item) > room - (0 if place == len(items) - 1 else len(more)):
             spans.append((more, "faint"))
             break
         spans += item
-    return spread(tuple(spans), tuple(tail), width)
+    return tuple(spans)
 
 
 def tabs_line(panel: int, focused: bool, note: str, width: int) -> Line:

@@ -19,6 +19,7 @@ MEANING = {
     "work": "work of the scheduler's thread (host time, not GPU time)",
     "wait": "waits",
     "idle": "nothing to do",
+    "starting": "before the scheduler's loop",
     "other": "no rule names it",
     "frozen": "the profiler writes its trace",
 }
@@ -42,7 +43,7 @@ def help_listing(able: Collection[str], look: Look, width: int) -> Listing:
             (
                 (f"   {glyph[:1]} ", f"p{index}"),
                 (left(clean(phase.label), 26), ""),
-                (MEANING.get(phase.kind, ""), "dim"),
+                (MEANING.get(phase.name, MEANING.get(phase.kind, "")), "dim"),
             )
         )
     legend += [
@@ -51,7 +52,7 @@ def help_listing(able: Collection[str], look: Look, width: int) -> Listing:
         (("   e ", "bad bold"), ("an eager launch where a replay was expected", "")),
         (
             ("   ▁▇ " if look.colours != "none" and not look.ascii else "   1-9 ", ""),
-            ("share of the cell that was work", ""),
+            ("zoomed out: share of the cell that was work", ""),
         ),
         (("   7 ", "bold"), ("zoomed in: micro-batch number", "")),
     ]

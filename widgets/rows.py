@@ -114,7 +114,7 @@ def head_line(width: int) -> Line:
     return tuple(spans)
 
 
-PROVENANCE_MARK = {"exact": "=", "sampled": "~", "inferred": "≈"}
+PROVENANCE_MARK = {"exact": "=", "sampled": "~", "inferred": "≅"}
 
 
 def label_line(

@@ -95,6 +95,23 @@ async def test_zoomed_in_a_lane_names_its_micro_batches() -> None:
         assert all(digit in lane for digit in "01234567")
 
 
+@pytest.mark.parametrize("colours", ["full", "ansi", "none"])
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("zoom", [0, 3])
+async def test_the_legend_names_what_is_drawn(colours: str, plain: bool, zoom: int) -> None:
+    async with running("healthy", (160, 50), colours=colours, ascii=plain) as run:
+        await run.press(*["plus"] * zoom)
+        drawn = set("".join(run.lanes()[1:]).replace("█", "▇"))
+        legend = run.text("legend")
+        named = {word for word in legend.replace("█", "▇").split() if len(word) == 1}
+        if "0-9" in legend or zoom:
+            drawn -= set("0123456789")
+        if "▇" in named:
+            drawn -= set("▁▂▃▄▅▆")
+        assert drawn - {" "} <= named
+        assert not named & set("▞▚▖") or zoom or "0-9" in legend, "heights are drawn, not glyphs"
+
+
 async def test_freeze_holds_the_screen_while_the_feed_is_read_on() -> None:
     async with running() as run:
         await run.press("space")

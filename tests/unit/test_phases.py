@@ -166,6 +166,9 @@ def test_phases_can_be_told_apart_with_and_without_colour() -> None:
     letters = [style.ascii for style in TABLE.styles]
     colours = [style.colour for style in TABLE.styles]
     assert len(set(glyphs)) == len(set(letters)) == len(set(colours)) == len(TABLE.styles)
+    # Heights, tenths, micro-batch numbers, marks and the eager sign are drawn beside them.
+    assert set(glyphs).isdisjoint("▁▂▃▄▅▆▇0123456789e=~≅")
+    assert set(letters).isdisjoint("0123456789e=~*")
     assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
     assert {style.kind for style in TABLE.styles} == {"work", "wait", "idle", "other", "frozen"}
     for colour in colours:
