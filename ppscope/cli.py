@@ -226,8 +226,9 @@ def trace(paths: tuple[str, ...], as_json: bool, as_text: bool, output: Path | N
 @_PID
 @click.option("--source", metavar="DIR", help="The sglang package folder to read, instead of the server's own.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Judge as if a setting had this value.")
+@click.option("--all", "show_all", is_flag=True, help="Show every rule that is not decided, and what would decide it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-def rules(pid: int | None, source: str | None, changes: tuple[str, ...], as_json: bool) -> None:
+def rules(pid: int | None, source: str | None, changes: tuple[str, ...], as_json: bool, show_all: bool) -> None:
     """Every rule of an installed SGLang that turns a CUDA graph off, and which fire for these settings.
 
     With --source no server is needed: ppscope rules --source DIR --set attention_backend=triton --set pp_size=8
@@ -240,7 +241,7 @@ def rules(pid: int | None, source: str | None, changes: tuple[str, ...], as_json
         settings[key] = value
     from ppscope.commands.rules import rules as run
 
-    sys.exit(run(pid, source=source, settings=settings, as_json=as_json))
+    sys.exit(run(pid, source=source, settings=settings, as_json=as_json, show_all=show_all))
 
 
 @main.command()

@@ -17,10 +17,10 @@ _SETTINGS_S = 6.0
 _Settings = dict[str, object]
 
 
-def rules(pid: int | None, *, source: str | None, settings: dict[str, str], as_json: bool) -> int:
+def rules(pid: int | None, *, source: str | None, settings: dict[str, str], as_json: bool, show_all: bool) -> int:
     """Print the rules and which fire; returns the exit code. With `source` and no pid no server is asked."""
     if source is not None and pid is None:
-        return run(source, settings, None, None, as_json)
+        return run(source, settings, None, None, as_json, show_all=show_all)
     try:
         found = resolve(pid)
     except AttachError as error:
@@ -41,7 +41,7 @@ def rules(pid: int | None, *, source: str | None, settings: dict[str, str], as_j
         return end.exit_code or exits.CANNOT_ATTACH
     if resolved is None:
         complain("the server did not tell its settings; the rules are judged by its command line alone")
-    return run(package, settings, resolved, found.device, as_json, requested=requested)
+    return run(package, settings, resolved, found.device, as_json, requested=requested, show_all=show_all)
 
 
 def _ask(pid: int) -> tuple[End | None, _Settings | None, _Settings | None]:

@@ -25,12 +25,14 @@ def run(
     as_json: bool,
     *,
     requested: Mapping[str, object] | None = None,
+    show_all: bool = False,
 ) -> int:
     """Print the rules of the sglang package at `source`; `settings` are what-if values over `resolved` (/server_info).
 
     `requested` is the command line, None where it was not seen. `device` is the observed platform (cuda, hip, cpu, …), None
-    when nothing was observed. Returns 0 when no rule fires, 1 when one does, 3 when the folder is no sglang package or cannot
-    be parsed.
+    when nothing was observed; it is taken to be cuda, and said so, where no server and no setting tells it. `show_all` lists every
+    rule that is not decided. Returns 0 when no rule fires, 1 when one does, 2 for a value of the wrong type, 3 when the folder is no
+    sglang package or cannot be parsed.
     """
     try:
         book = read_rules(Path(source).expanduser())
@@ -38,19 +40,24 @@ def run(
         print(f"ppscope: {error}", file=sys.stderr)
         return 3
     asked = {setting_name(key): setting_value(text) for key, text in settings.items()}
+    wrong = _wrong_type(book, asked)
+    if wrong:
+        print(f"ppscope: {wrong}", file=sys.stderr)
+        return 2
     _warn_unknown(book, asked)
-    world = World(book, asked, requested, resolved, device)
+    assumed = device is None and resolved is None and "device" not in asked
+    world = World(book, asked, requested, resolved, "cuda" if assumed else device)
     decode, prefill = answers(world)
     if as_json:
-        print(json.dumps(as_object(world), indent=1))
+        print(json.dumps(as_object(world, assumed=assumed), indent=1))
     else:
-        print("\n".join(report(world, decode, prefill)))
+        print("\n".join(report(world, decode, prefill, assumed=assumed, show_all=show_all)))
     for file, reason in book.unreadable:
         print(f"ppscope: {file}: cannot parse: {reason}; rules in it are missing here", file=sys.stderr)
     return 1 if decode.fired or prefill.fired else 0
 
 
-def as_object(world: World) -> dict[str, object]:
+def as_object(world: World, *, assumed: bool = False) -> dict[str, object]:
     """The JSON of `ppscope rules`, schema ppscope.rules/1."""
     book = world.book
     return {
@@ -69,6 +76,7 @@ def as_object(world: World) -> dict[str, object]:
             }
             for item in judge(world)
         ],
+        "assumed": {"device": "cuda"} if assumed else {},
     }
 
 
@@ -90,6 +98,18 @@ def setting_value(text: str) -> object:
         return ast.literal_eval(word)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text
+
+
+def _wrong_type(book: RuleBook, asked: Mapping[str, object]) -> str:
+    """What is wrong with the first value that a setting cannot have, by the type of its default; empty where nothing is."""
+    for name, value in asked.items():
+        default = book.defaults.get(name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if isinstance(default, bool) and not isinstance(value, bool) and value is not None:
+            return f"--set {name}={value}: {name} is true or false"
+        if isinstance(default, int) and not isinstance(default, bool) and not whole and value is not None:
+            return f"--set {name}={value}: {name} is a whole number"
+    return ""
 
 
 def _warn_unknown(book: RuleBook, asked: Mapping[str, object]) -> None:

@@ -10,24 +10,28 @@ from ppscope.diagnose.graph_world import World
 from ppscope.sources.rules_model import Condition, GraphRule, RuleBook, conjunction, render
 
 WIDTH = 80
-_OPEN_LINES = 2
+_FEW = 4
+"""So many rules that are not decided are shown without being asked for."""
 Shared = dict[tuple[str, str], frozenset[Condition]]
 
 
-def report(world: World, decode: Answer, prefill: Answer) -> list[str]:
-    """The whole text, one screen for the common case."""
+def report(
+    world: World, decode: Answer, prefill: Answer, *, assumed: bool = False, show_all: bool = False
+) -> list[str]:
+    """The whole text, one screen for the common case; `assumed`: nobody said what the device is."""
     book = world.book
     where = book.path if len(book.path) <= WIDTH - 20 else "…" + book.path[-(WIDTH - 21) :]
     shared = shared_guards(book)
     lines = [f"sglang {book.version or '–'}  {where}"]
+    if assumed:
+        lines.append("for device=cuda, which nothing said: --set device=… for another")
     for answer in (decode, prefill):
         lines += _answer_lines(answer, shared)
     now = {id(item.rule) for answer in (decode, prefill) for item in answer.fired}
     later = [item for answer in (decode, prefill) for item in _chain(answer) if id(item.rule) not in now]
     lines += ["", *_section("These fire:", [*decode.fired, *prefill.fired], shared)]
     lines += _section("These would fire once the first is gone:", later, shared)
-    for answer in (decode, prefill):
-        lines += _open_lines(answer)
+    lines += _open_lines(book, (decode, prefill), shared, show_all=show_all)
     unset = "; unset settings have their defaults" if world.resolved is None else ""
     lines.append(_cut(f"{len(book.rules)} rules read, --json lists all{unset}"))
     return lines
@@ -53,7 +57,9 @@ def _verdict(answer: Answer, shared: Shared, still: bool = False) -> str:
         return "OFF"
     if answer.undecided:
         count = len(answer.undecided)
-        return f"ON, unless {'a rule' if count == 1 else f'one of {count} rules'} that settings cannot decide applies"
+        if count == 1:
+            return "not decided: a rule may turn them off; ON if it does not"
+        return f"not decided: {count} rules may turn them off; ON if none of them does"
     return "ON"
 
 
@@ -121,17 +127,30 @@ def _section(title: str, items: Sequence[Judged], shared: Shared) -> Iterator[st
             yield _cut(f"     log: {first.message}")
 
 
-def _open_lines(answer: Answer) -> list[str]:
-    """What the last word on a phase still hangs on, in three lines at most."""
-    last = answer
-    while last.without is not None:
-        last = last.without
-    if not last.undecided:
+def _open_lines(book: RuleBook, answers: Sequence[Answer], shared: Shared, *, show_all: bool) -> list[str]:
+    """What the last word on the phases still hangs on: the settings that would decide it, and the rules if asked for or few."""
+    found: dict[int, tuple[Judged, list[str]]] = {}
+    for answer in answers:
+        last = answer
+        while last.without is not None:
+            last = last.without
+        for item in last.undecided:
+            found.setdefault(id(item.rule), (item, []))[1].append(answer.phase)
+    if not found:
         return []
-    # The last name belongs to the innermost guard, the one that tells the rule from its neighbours.
-    named = [f"{item.undecided[-1]} ({_place(item.rule).rsplit('/', 1)[-1]})" for item in last.undecided]
-    head = f"{answer.phase}, open ({len(named)}): "
-    return _wrap(head + ", ".join(name if len(name) <= 66 else name[:65] + "…" for name in named), 3, lines=_OPEN_LINES)
+    names = dict.fromkeys(name for item, _ in found.values() for name in item.undecided)
+    settings = [name for name in names if name in book.settings]
+    lines = [f"Not decided ({len(found)}):"]
+    if settings:
+        lines += _wrap(" set to decide: " + ", ".join(f"--set {name}=…" for name in settings), 3)
+    if len(found) > _FEW and not show_all:
+        return [*lines, " --all shows each with what would decide it"]
+    room = 4 if show_all else 1
+    for item, phases in found.values():
+        lines += _wrap(f" ? {_place(item.rule)}  {'+'.join(phases)}: {short(item.rule, shared)}", 5, lines=room)
+        # The last name belongs to the innermost guard, the one that tells the rule from its neighbours.
+        lines += _wrap(f"     hangs on {', '.join(reversed(item.undecided))}", 7, lines=room)
+    return lines
 
 
 def _place(rule: GraphRule) -> str:

@@ -35,10 +35,14 @@ def find_package(source: Path) -> Path:
 
     Raises NotSglang when there is no `srt/server_args.py` in reach.
     """
-    for folder in (source, source / "sglang", source.parent, source / "python" / "sglang"):
-        if (folder / "srt" / "server_args.py").is_file():
-            return folder.resolve()
-    what = "no such folder" if not source.exists() else "not the sglang package folder: it has no srt/server_args.py"
+    try:
+        for folder in (source, source / "sglang", source.parent, source / "python" / "sglang"):
+            if (folder / "srt" / "server_args.py").is_file():
+                return folder.resolve()
+        exists = source.exists()
+    except OSError as error:  # Path asks quietly of what is not there, not of what may not be seen
+        raise NotSglang(f"{source}: {error.strerror or error}") from error
+    what = "no such folder" if not exists else "not the sglang package folder: it has no srt/server_args.py"
     raise NotSglang(f"{source}: {what}")
 
 

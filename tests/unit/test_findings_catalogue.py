@@ -282,7 +282,7 @@ class TestWords:
     def test_crowded_cores_are_told(self) -> None:
         phases = {"eager": 0.9, "wait_gpu": 0.1}
         (finding,) = judge(evidence(stages=stages(phases=phases, host_cpu=0.95, wait=0.3, gpu=gpu(util=40.0))))
-        assert any("without a core 30%" in line for line in finding.evidence)
+        assert any("without a core 30 %" in line for line in finding.evidence)
 
     def test_depth_carries_its_risk(self) -> None:
         assert "#15527" in only("last stage sync").remedy

@@ -59,19 +59,55 @@ def test_the_question_is_answered_in_one_screen(source: str, capsys: pytest.Capt
     assert "log: Cuda graph is disabled because of using torch native attention backend" in flat
 
 
+def test_what_nobody_said_is_assumed_to_be_cuda_and_told(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(source, {"pp_size": "8"}, None, None, as_json=False) == 1
+    text = capsys.readouterr().out
+    assert "for device=cuda, which nothing said" in text.splitlines()[1]
+    assert "set to decide: --set attention_backend=…" in text
+    assert run(source, {"device": "cpu"}, None, None, as_json=False) == 0
+    assert "nothing said" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [("pp_size", "eight", "a whole number"), ("pp-size", "2.5", "a whole number"), ("pp_size", "true", "a whole number"),
+     ("--disable-cuda-graph", "yes", "true or false")],
+)  # fmt: skip
+def test_a_value_of_the_wrong_type_is_refused(
+    source: str, capsys: pytest.CaptureFixture[str], name: str, value: str, why: str
+) -> None:
+    assert run(source, {name: value}, None, None, as_json=False) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert why in said.err
+
+
+def test_a_folder_that_may_not_be_seen_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert run("/closed", {}, None, None, as_json=False) == 3
+    assert capsys.readouterr().err == "ppscope: /closed: Permission denied\n"
+
+
 def test_another_backend_brings_decode_graphs_on(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = {"disable_cuda_graph": "true", "attention_backend": "triton"}
     assert run(source, asked, None, "cuda", as_json=False) == 1
     text = " ".join(capsys.readouterr().out.split())
     assert "without --disable-cuda-graph: ON" in text
-    assert "prefill graphs: ON, unless a rule that settings cannot decide applies" in text
+    assert "prefill graphs: not decided: a rule may turn them off; ON if it does not" in text
+    assert "? server_args.py:20 prefill: self.get_model_config().is_multimodal" in text
     assert run(source, {"attention_backend": "triton"}, None, "cuda", as_json=False) == 0
 
 
 def test_json_has_the_keys_of_the_contract(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(source, {"attention_backend": "torch_native"}, None, None, as_json=True) == 1
     found = json.loads(capsys.readouterr().out)
-    assert list(found) == ["schema", "sglang", "rules"]
+    assert list(found) == ["schema", "sglang", "rules", "assumed"]
+    assert found["assumed"] == {"device": "cuda"}
     assert found["schema"] == "ppscope.rules/1"
     assert found["sglang"] == {"version": "0.5.11", "path": source}
     keys = {"phase", "file", "line", "function", "condition", "message", "verdict", "undecided"}
