@@ -73,10 +73,11 @@ class _Kind(NamedTuple):
     read: Callable[[Measures], float | None]
 
 
+_SLOTS = "micro-batch slots in use"
 _FIGURES = (
     _Kind("throughput", "tok/s", True, NOISE, lambda m: m.tokens_per_s),
     _Kind("step time", "ms", False, NOISE, lambda m: m.step_ms),
-    _Kind("micro-batch slots in use", "", True, SAMPLED_NOISE, lambda m: m.occupied),
+    _Kind(_SLOTS, "", True, SAMPLED_NOISE, lambda m: m.occupied),
     _Kind("hosts working at once", "", None, SAMPLED_NOISE, lambda m: m.stages_at_work),
     _Kind("bubble", "share", False, NOISE, lambda m: m.bubble),
     _Kind("eager launches per step", "", False, NOISE, lambda m: m.eager_per_step),
@@ -93,6 +94,7 @@ def compare_documents(before: Json, after: Json, names: tuple[str, str]) -> Comp
     short = min(document["window"]["seconds"] for document in (before, after)) < SHORT_S
     kinds = [kind._replace(noise=max(kind.noise, SHORT_NOISE)) for kind in _FIGURES] if short else _FIGURES
     figures = [_figure(kind, kind.read(one), kind.read(other), not refused) for kind in kinds]
+    figures = [_told_apart(figure, one, other) for figure in figures]
     figures[4:4] = _stage_figures(one, other, not refused)
     for kind in ("decode", "prefill"):
         states = [
@@ -147,6 +149,16 @@ def _figure(kind: _Kind, before: float | None, after: float | None, comparable: 
         changed = ratio == 0 or max(ratio, 1 / ratio) - 1 >= kind.noise
         verdict = "same" if not changed else "better" if (ratio > 1) is kind.more else "worse"
     return Figure(kind.name, kind.unit, before, after, ratio, verdict, kind.noise if verdict is not None else None)
+
+
+def _told_apart(figure: Figure, one: Measures, other: Measures) -> Figure:
+    """Slots whose intervals overlap are the same, however far their means lie apart: then few samples were seen."""
+    spans = (one.occupied_likely, other.occupied_likely)
+    if figure.name != _SLOTS or figure.verdict in (None, "same") or spans[0] is None or spans[1] is None:
+        return figure
+    if min(spans[0][1], spans[1][1]) < max(spans[0][0], spans[1][0]):
+        return figure
+    return msgspec.structs.replace(figure, verdict="same", noise=None)
 
 
 def _stage_figures(one: Measures, other: Measures, comparable: bool) -> list[Figure]:
@@ -244,11 +256,9 @@ def _said(value: float | str | None, unit: str) -> str:
 
 def _verdict(figure: Figure) -> str:
     """`same` with what it swings by, so that two changes of one size under two verdicts do not puzzle."""
-    return (
-        f"same (it swings by ±{figure.noise:.0%})"
-        if figure.verdict == "same" and figure.noise
-        else figure.verdict or ""
-    )
+    if figure.verdict != "same":
+        return figure.verdict or ""
+    return "same (too few samples to tell)" if figure.noise is None else f"same (it swings by ±{figure.noise:.0%})"
 
 
 def to_json(comparison: Comparison) -> Json:

@@ -11,6 +11,7 @@ import msgspec
 from ppscope import __version__
 from ppscope.collect.client import RecordedStream
 from ppscope.diagnose.findings import judge, merge
+from ppscope.diagnose.occupancy import in_words, likely
 from ppscope.records import AnyRecord, BurstRank, End, GpuDevice, ProbeSpans, StackSpans
 from ppscope.session import Session
 from ppscope.session.evidence import gather
@@ -113,7 +114,9 @@ def view(session: Session, packed: Json) -> Json:
         "load": msgspec.to_builtins(header.load),
         "graphs": {"decode": _graph(header.decode_graph), "prefill": _graph(header.prefill_graph)},
         "findings": [finding_json(finding) for finding in screen.findings],
-        "occupancy": msgspec.to_builtins(screen.occupancy),
+        "occupancy": {
+            **msgspec.to_builtins(screen.occupancy), "likely": likely(screen.occupancy), "text": in_words(screen.occupancy)
+        },
         "stages": [_stage(stage, session) for stage in screen.stages],
         "phases": [msgspec.to_builtins(style) for style in session.phases()],
         "stack_phases": _stack_phases(session, packed["stacks"]["id"]),

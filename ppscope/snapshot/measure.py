@@ -18,6 +18,8 @@ Json = dict[str, Any]
 class Measures(msgspec.Struct, frozen=True):
     """Means over the document's window. Per-stage figures are by `PP0` …; shares are 0–1.
 
+    `occupied_likely` is the interval that the samples leave for `occupied`.
+
     `step_ms` is a decode step: of a profile where there is one, else requests ÷ tokens a second. `stages_at_work` is the mean number
     of stages whose host thread works; `cap` is the most requests that the slots take together; `active` whether a forward pass was
     seen, None where no stacks were.
@@ -26,6 +28,7 @@ class Measures(msgspec.Struct, frozen=True):
     tokens_per_s: float | None
     step_ms: float | None
     occupied: float | None
+    occupied_likely: tuple[float, float] | None
     stages_at_work: float | None
     bubble: float | None
     eager_per_step: float | None
@@ -60,6 +63,7 @@ def measure(document: Json) -> Measures:
         tokens_per_s=tokens_per_s,
         step_ms=step_ms,
         occupied=view["occupancy"]["mean"],
+        occupied_likely=_interval(view["occupancy"].get("likely")),
         stages_at_work=sum(host_work.values()) if host_work else None,
         bubble=_bubble(records, busy, len(view["stages"])),
         eager_per_step=eager,
@@ -112,6 +116,10 @@ def _throughput(records: Iterable[AnyRecord], load: Json) -> float | None:
     ]
     mean = _mean(seen)
     return mean if mean is not None else load["tokens_per_s"]
+
+
+def _interval(ends: list[float] | None) -> tuple[float, float] | None:
+    return (ends[0], ends[1]) if ends else None
 
 
 def _cap(view: Json) -> int | None:

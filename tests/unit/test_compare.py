@@ -119,6 +119,15 @@ def test_a_short_look_swings_more_and_says_by_how_much() -> None:
     assert "×0.91 same (it swings by ±15%)" in to_text(compared)
 
 
+def test_slots_that_few_samples_cannot_tell_apart_are_the_same() -> None:
+    one, other = build(recording(8)), build(mended(recording(8)))
+    one["view"]["occupancy"]["likely"], other["view"]["occupancy"]["likely"] = (1.0, 2.5), (2.0, 4.0)
+    compared = compare_documents(one, other, ("", ""))
+    (slots,) = [figure for figure in compared.figures if figure.name == "micro-batch slots in use"]
+    assert (slots.verdict, slots.noise) == ("same", None)
+    assert "same (too few samples to tell)" in to_text(compared)
+
+
 def with_server(**changes: object) -> list[AnyRecord]:
     return [msgspec.structs.replace(r, **changes) if isinstance(r, Server) else r for r in recording(4)]
 

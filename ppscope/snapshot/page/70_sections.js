@@ -38,7 +38,7 @@ function tiles(doc) {
   const shown = [
     known(load.tokens_per_s) && tile("tokens/s", fixed(load.tokens_per_s, 1), load.source ? `from ${load.source}` : ""),
     (known(load.running) || known(load.queued)) && tile("requests", `${load.running ?? NONE} + ${load.queued ?? NONE}`, "running + queued" + (load.running_provenance === "inferred" ? ", inferred" : "")),
-    known(occupancy.slots) && tile("micro-batch slots in use", `${fixed(occupancy.mean, 1)} of ${occupancy.slots}`, `${occupancy.samples} samples`),
+    known(occupancy.slots) && tile("micro-batch slots in use", occupancy.text ?? `${fixed(occupancy.mean, 1)} of ${occupancy.slots}`, `${occupancy.samples} ${occupancy.provenance === "exact" ? "launches" : "samples"}`),
     Object.values(graphs.decode).some(known) && tile("decode graphs", graphs.decode.observed || graphs.decode.resolved || NONE, ["requested", "resolved", "observed"].map((name) => `${name} ${graphs.decode[name] ?? NONE}`).join(", ")),
     powers.length > 0 && tile("power per GPU", fixed(mean(powers), 0, " W"), limits.length ? `of ${fixed(mean(limits), 0)} W` : ""),
   ].filter(Boolean);

@@ -12,7 +12,7 @@ function compareTable(comparison) {
   const columns = [{ name: "figure" }, { name: "before", class: "number" }, { name: "after", class: "number" }, { name: "change", class: "number" }, { name: "" }];
   const rows = comparison.figures.map((row) => ({
     class: row.verdict === "better" ? "good" : row.verdict === "worse" ? "bad" : "",
-    cells: [isolated(row.name), figure(row.before, row.unit), figure(row.after, row.unit), known(row.ratio) ? "×" + row.ratio.toFixed(2) : NONE, row.verdict === "same" && known(row.noise) ? `same (swings by ±${(row.noise * 100).toFixed(0)} %)` : row.verdict || ""],
+    cells: [isolated(row.name), figure(row.before, row.unit), figure(row.after, row.unit), known(row.ratio) ? "×" + row.ratio.toFixed(2) : NONE, row.verdict !== "same" ? row.verdict || "" : known(row.noise) ? `same (swings by ±${(row.noise * 100).toFixed(0)} %)` : "same (too few samples to tell)"],
   }));
   return section("figures", "Before and after", "", table(columns, rows, "Figures before and after"));
 }
