@@ -10,6 +10,8 @@ from types import FrameType
 from ppscope import emulator, exits
 from ppscope.commands.live import attach, complain, not_a_terminal, prefers_ascii
 
+_LOOK_S = 0.5
+
 
 def demo(scenario: str, *, pp: int, tp: int, serve_only: bool, rate_hz: float, ascii_only: bool) -> int:
     """Start the emulated server, attach to it, and end it with the view; returns the exit code."""
@@ -24,12 +26,12 @@ def demo(scenario: str, *, pp: int, tp: int, serve_only: bool, rate_hz: float, a
         return exits.CANNOT_ATTACH
     with server:
         if serve_only:
-            return _serve(server.pid)
+            return _serve(server)
         return attach(server.pid, rate_hz=rate_hz, ascii_only=ascii_only or prefers_ascii())
 
 
-def _serve(pid: int) -> int:
-    """Print the pid and keep the server up until somebody ends us."""
+def _serve(server: emulator.EmulatedServer) -> int:
+    """Print the pid and keep the server up until somebody ends us, or it."""
     ended = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -37,7 +39,10 @@ def _serve(pid: int) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
-    sys.stdout.write(f"{pid}\n")
+    sys.stdout.write(f"{server.pid}\n")
     sys.stdout.flush()
-    ended.wait()
+    while not ended.wait(_LOOK_S):
+        if server.process.poll() is not None:
+            complain("the emulated server ended")
+            return exits.TARGET_ENDED
     return exits.OK

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ppscope.emulator.gpu_timeline import GpuWork
+from ppscope.emulator.stacks import ATTENTION_KERNELS, Stacks
 
 QUARTER_YEAR_S = 7_889_238
 KERNELS_PER_LAYER = 18
@@ -42,6 +43,8 @@ class TraceRank:
     device: int
     layers: int
     duty: float
+    stacks: Stacks | None = None
+    """Frames to write with the launches; None where the profile was asked for without stacks."""
 
 
 class _Clock:
@@ -78,6 +81,30 @@ class _Events:
         if work.kind == "eager":
             return self._eager(work)
         return self._send_recv(work)
+
+    def frames(self, work: GpuWork, stacks: Stacks) -> Iterator[Event]:
+        """The Python functions of a step around its launches."""
+        start, end = work.host_start_ns, work.host_end_ns
+        around = stacks.step + {"graph": stacks.replay, "eager": stacks.eager}.get(work.kind, ())
+        if work.kind not in ("graph", "eager"):
+            return
+        for name in around:
+            yield self._frame(name, start, end)
+        if work.kind == "eager":
+            each = (end - start) / self._rank.layers
+            for layer in range(self._rank.layers):
+                at = start + layer * each
+                attended = at + each * (ATTENTION_KERNELS - 0.5) / KERNELS_PER_LAYER
+                for names, first, last in (
+                    (stacks.layer, at, at + each),
+                    (stacks.attention, at, attended),
+                    (stacks.experts, attended, at + each),
+                ):
+                    for name in names:
+                        yield self._frame(name, first, last - 1)
+
+    def _frame(self, name: str, start_ns: float, end_ns: float) -> Event:
+        return self._complete("python_function", name, self._rank.pid, start_ns, end_ns, {"Python id": 0})
 
     def _graph(self, work: GpuWork) -> Iterator[Event]:
         correlation = self._next()
@@ -158,7 +185,7 @@ def write_trace(
         "cuda_driver_version": 13000,
         "distributedInfo": {"backend": "nccl", "rank": rank.rank, "world_size": rank.world_size},
         "record_shapes": 0,
-        "with_stack": 0,
+        "with_stack": int(rank.stacks is not None),
         "trace_id": os.urandom(16).hex().upper(),
         "host_name": socket.gethostname(),
         "displayTimeUnit": "ms",
@@ -170,6 +197,8 @@ def write_trace(
         for name, span_start, span_end in spans:
             yield events.span(name, span_start, span_end)
         for item in work:
+            if rank.stacks is not None:
+                yield from events.frames(item, rank.stacks)
             yield from events.work(item)
 
     with gzip.open(path, "wt", compresslevel=4, encoding="utf-8") as file:

@@ -377,3 +377,23 @@ def test_a_taken_port_is_one_line(serial: EmulatedServer) -> None:
     assert "cannot start" in result.stderr
     with pytest.raises(EmulatorError):
         ppscope.emulator.start("serial", pp=2, port=serial.port)
+
+
+def test_serve_only_ends_with_its_server() -> None:
+    """A launcher that somebody killed leaves nothing to keep up."""
+    command = [sys.executable, "-m", "ppscope", "demo", "--scenario", "idle", "--pp", "2", "--serve-only"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        os.kill(int(demo.stdout.readline()), signal.SIGKILL)
+        _, said = demo.communicate(timeout=20)
+    assert (demo.returncode, said) == (4, "ppscope: the emulated server ended\n")
+
+
+def test_a_live_limit_is_told_by_the_running_server() -> None:
+    """The demo's own fix: answered as SGLang answers, and seen in its state."""
+    with ppscope.emulator.start("serial", pp=2) as server:
+        assert json.loads(get(server, "/set_internal_state", {"server_args": {"pp_max_micro_batch_size": 4}})) == [True]
+        state = json.loads(get(server, "/server_info"))["internal_states"][0]
+        assert state["pp_max_micro_batch_size"] == 4
+        with pytest.raises(urllib.error.HTTPError, match="422"):
+            get(server, "/set_internal_state", {"args": {}})

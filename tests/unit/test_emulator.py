@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from ppscope.emulator.options import Options, read_options
 from ppscope.emulator.scenarios import MODEL_LAYERS, POWER_LIMIT_W, SCENARIOS
 from ppscope.emulator.server_info import loads, server_info
 from ppscope.emulator.srt.managers.emulated_load import Load
-from ppscope.emulator.srt.model_executor.model_runner import stage_layers
+from ppscope.emulator.srt.model_executor.model_runner import forward_stacks, stage_layers
+from ppscope.trace.callers import find_callers
 
 MS = 1_000_000
 
@@ -151,6 +153,22 @@ def test_the_gpu_clock_is_one_queue(
     for kinds in ({"graph", "eager"}, {"recv"}):
         stream = [work for work in gpu.trace if work.kind in kinds]
         assert all(first.end_ns <= second.start_ns for first, second in pairwise(stream))
+
+
+@pytest.mark.parametrize(("kind", "file"), [("graph", "decode_cuda_graph_runner.py"), ("eager", "deepseek_v2.py")])
+def test_a_profile_with_stacks_names_a_line_for_every_launch(tmp_path: Path, kind: str, file: str) -> None:
+    stacks = replace(forward_stacks(), step=("sglang/srt/managers/scheduler.py(1): run_batch",))
+    rank = TraceRank(4242, "sglang::scheduler_PP1", 1, 8, 1, layers=2, duty=0.5, stacks=stacks)
+    path = tmp_path / "x-TP-0-PP-1.trace.json.gz"
+    write_trace(path, rank, [], [GpuWork(kind, 100 * MS, 110 * MS, 120 * MS, 150 * MS)], 0, 10**12)
+    with gzip.open(path, "rt") as opened:
+        events = json.load(opened)["traceEvents"]
+    launches = [((e["pid"], e["tid"]), round(e["ts"] * 1000)) for e in events if e.get("cat") == "cuda_runtime"]
+    callers = find_callers(path, launches)
+    assert callers
+    assert all(caller.line is not None and file in caller.line for caller in callers)
+    if kind == "eager":
+        assert {str(caller.line).partition(": ")[2] for caller in callers} == {"forward_core", "forward"}
 
 
 def trace_events(folder: Path, work: list[GpuWork], spans: list[tuple[str, int, int]]) -> dict[str, Any]:

@@ -209,6 +209,7 @@ class Launcher:
             num_steps=None if steps is None else int(steps),
             profile_id=str(fields.get("profile_id") or now),
             profile_prefix=fields.get("profile_prefix"),
+            with_stack=bool(fields.get("with_stack")),
         )
         self._control[0].send(request)
 

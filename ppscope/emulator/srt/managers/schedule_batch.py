@@ -49,6 +49,7 @@ class ProfileReq:
     num_steps: int | None = None
     profile_id: str = ""
     profile_prefix: str | None = None
+    with_stack: bool = False
 
 
 @dataclass(frozen=True)

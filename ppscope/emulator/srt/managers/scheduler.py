@@ -6,17 +6,19 @@ from __future__ import annotations
 import os
 import signal
 import traceback
+from dataclasses import replace
 from typing import Any
 
 from ppscope.emulator.board import Board
 from ppscope.emulator.gpu_timeline import GpuTimeline
 from ppscope.emulator.log import write_log
 from ppscope.emulator.process_title import set_title
+from ppscope.emulator.stacks import frame
 
 from ...torch._ops import spend
 from ...torch.distributed.distributed_c10d import Link
 from ..distributed.parallel_state import GroupCoordinator
-from ..model_executor.model_runner import ModelRunner
+from ..model_executor.model_runner import ModelRunner, forward_stacks
 from ..observability.scheduler_stage_metrics import scheduler_stage
 from ..server_args import PortArgs, ServerArgs
 from ..utils.common import kill_itself_when_parent_died
@@ -48,7 +50,9 @@ class Scheduler(SchedulerPPMixin):
         self.pp_group = GroupCoordinator(pp_rank, pp_size, port_args.receive, port_args.send)
         self.gpu = GpuTimeline(scenario, pp_rank, pp_size, board, row)
         self.tp_worker = TpModelWorker(ModelRunner(scenario, pp_rank, pp_size, self.gpu))
-        self.profiler_manager = ProfilerManager(self.gpu, pp_rank, pp_size, tp_rank, tp_size, gpu_id, prefix)
+        step = (frame(self.run_event_loop), frame(self.run_batch), frame(TpModelWorker.forward_batch_generation))
+        stacks = replace(forward_stacks(), step=step)
+        self.profiler_manager = ProfilerManager(self.gpu, pp_rank, pp_size, tp_rank, tp_size, gpu_id, prefix, stacks)
         self.request_receiver = RequestReceiver(pp_rank, tp_rank, port_args, self._poll_stage_zero)
         self.metrics_reporter = MetricsReporter(
             board,

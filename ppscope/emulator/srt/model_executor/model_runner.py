@@ -7,11 +7,19 @@ import time
 
 from ppscope.emulator.gpu_timeline import GpuTimeline
 from ppscope.emulator.scenarios import MODEL_LAYERS, Scenario
+from ppscope.emulator.stacks import Stacks, frame
 
 from ...torch._ops import spend
 from ...torch.profiler import record_function
 from ..managers.schedule_batch import ScheduleBatch
-from ..models.deepseek_v2 import DeepseekV3ForCausalLM
+from ..models.deepseek_v2 import (
+    DeepseekV2AttentionMLA,
+    DeepseekV2DecoderLayer,
+    DeepseekV2Model,
+    DeepseekV2MoE,
+    DeepseekV3ForCausalLM,
+    FusedMoE,
+)
 from .runner.decode_cuda_graph_runner import DecodeCudaGraphRunner
 from .runner.eager_runner import EagerRunner
 
@@ -20,6 +28,18 @@ def stage_layers(pp_rank: int, pp_size: int) -> int:
     """Return the layers of a stage: an even split, the remainder on the last stages (distributed/utils.py of 0.5.23)."""
     even, remainder = divmod(MODEL_LAYERS, pp_size)
     return max(even + (1 if pp_rank >= pp_size - remainder else 0), 1)
+
+
+def forward_stacks() -> Stacks:
+    """Return the frames of a profile with stacks, below the scheduler's own."""
+    return Stacks(
+        step=(),
+        replay=(frame(ModelRunner.forward), frame(DecodeCudaGraphRunner.execute)),
+        eager=(frame(ModelRunner.forward), frame(EagerRunner.execute), frame(DeepseekV2Model.forward)),
+        layer=(frame(DeepseekV2DecoderLayer.forward),),
+        attention=(frame(DeepseekV2AttentionMLA.forward), frame(DeepseekV2AttentionMLA.forward_core)),
+        experts=(frame(DeepseekV2MoE.forward), frame(FusedMoE.forward)),
+    )
 
 
 class ModelRunner:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ppscope.emulator.gpu_timeline import GpuTimeline, GpuWork
 from ppscope.emulator.kineto import TraceRank, write_trace
 from ppscope.emulator.log import write_log
+from ppscope.emulator.stacks import Stacks
 
 from ....torch.profiler import SPANS, set_recording
 from ...model_executor.model_runner import stage_layers
@@ -20,9 +21,17 @@ class ProfilerManager:
     """Profile of one rank. A second start while one runs is refused with a log line, as 0.5.15 and later do."""
 
     def __init__(
-        self, gpu: GpuTimeline, pp_rank: int, pp_size: int, tp_rank: int, tp_size: int, gpu_id: int, prefix: str
+        self,
+        gpu: GpuTimeline,
+        pp_rank: int,
+        pp_size: int,
+        tp_rank: int,
+        tp_size: int,
+        gpu_id: int,
+        prefix: str,
+        stacks: Stacks | None = None,
     ) -> None:
-        self._gpu, self._prefix = gpu, prefix
+        self._gpu, self._prefix, self._stacks = gpu, prefix, stacks
         self._pp_rank, self._pp_size = pp_rank, pp_size
         self._tp_rank, self._tp_size, self._gpu_id = tp_rank, tp_size, gpu_id
         self._request: ProfileReq | None = None
@@ -63,10 +72,12 @@ class ProfilerManager:
         write_log("Stop profiling...", self._prefix)
         set_recording(False)
         self._gpu.trace, self._request, self._target_forward_ct = None, None, None
-        self.export_chrome_trace(self._path(request), list(SPANS), work)
+        self.export_chrome_trace(self._path(request), list(SPANS), work, self._stacks if request.with_stack else None)
         write_log(f"Profiling done. Traces are saved to: {request.output_dir}", self._prefix)
 
-    def export_chrome_trace(self, path: Path, spans: list[tuple[str, int, int]], work: list[GpuWork]) -> None:
+    def export_chrome_trace(
+        self, path: Path, spans: list[tuple[str, int, int]], work: list[GpuWork], stacks: Stacks | None = None
+    ) -> None:
         """Write the file; the scheduler stands still meanwhile."""
         path.parent.mkdir(parents=True, exist_ok=True)
         rank = TraceRank(
@@ -77,6 +88,7 @@ class ProfilerManager:
             device=self._gpu_id,
             layers=stage_layers(self._pp_rank, self._pp_size),
             duty=self._gpu.duty,
+            stacks=stacks,
         )
         write_trace(path, rank, spans, work, self._start_ns, time.monotonic_ns())
 
