@@ -90,7 +90,7 @@ def manual() -> str:
     for name, command in commands():
         lines += [
             f".SS {roff(name)}",
-            roff("\n.PP\n".join(" ".join(p.split()) for p in (command.help or "").split("\n\n"))),
+            "\n.PP\n".join(roff(" ".join(p.split())) for p in (command.help or "").split("\n\n")),
         ]
         lines += _options(command)
     lines.append(".SH KEYS")

@@ -12,6 +12,7 @@ from ppscope import __version__
 from ppscope.collect.client import RecordedStream
 from ppscope.diagnose.findings import judge, merge
 from ppscope.diagnose.occupancy import in_words, likely
+from ppscope.finding_json import finding_object
 from ppscope.records import AnyRecord, BurstRank, End, GpuDevice, ProbeSpans, StackSpans
 from ppscope.session import Session
 from ppscope.session.evidence import gather
@@ -113,7 +114,7 @@ def view(session: Session, packed: Json) -> Json:
         "server": _server(session, header.layout),
         "load": msgspec.to_builtins(header.load),
         "graphs": {"decode": _graph(header.decode_graph), "prefill": _graph(header.prefill_graph)},
-        "findings": [finding_json(finding) for finding in screen.findings],
+        "findings": [finding_object(finding) for finding in screen.findings],
         "occupancy": {
             **msgspec.to_builtins(screen.occupancy), "likely": likely(screen.occupancy), "text": in_words(screen.occupancy)
         },
@@ -158,15 +159,6 @@ def _stack_phases(session: Session, stacks: list[int]) -> list[int]:
 def _graph(state: GraphState) -> Json:
     graph: Json = msgspec.to_builtins(state)
     return graph
-
-
-def finding_json(finding: Finding) -> Json:
-    """A finding as every `--json` of ppscope gives it."""
-    return {
-        **{name: getattr(finding, name) for name in ("id", "severity", "stage", "summary", "remedy", "provenance")},
-        "evidence": list(finding.evidence),
-        "source": [{"file": file, "line": line} for file, line in finding.source],
-    }
 
 
 def _stage(stage: StageRow, session: Session) -> Json:
