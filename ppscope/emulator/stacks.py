@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -24,7 +25,7 @@ class Stacks:
 
 def frame(function: Any) -> str:
     """A function of the emulated SGLang, or a method, as a frame; its path from the package on."""
-    inner = getattr(function, "__func__", function)
+    inner = inspect.unwrap(getattr(function, "__func__", function))
     assert isinstance(inner, FunctionType)
     code = inner.__code__
     return f"sglang/srt/{code.co_filename.rpartition('/srt/')[2]}({code.co_firstlineno}): {code.co_name}"

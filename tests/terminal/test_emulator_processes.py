@@ -381,7 +381,7 @@ def test_a_taken_port_is_one_line(serial: EmulatedServer) -> None:
 
 def test_serve_only_ends_with_its_server() -> None:
     """A launcher that somebody killed leaves nothing to keep up."""
-    command = [sys.executable, "-m", "ppscope", "demo", "--scenario", "idle", "--pp", "2", "--serve-only"]
+    command = [sys.executable, "-m", "ppscope", "demo", "--scenario", "healthy", "--pp", "2", "--serve-only"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         os.kill(int(demo.stdout.readline()), signal.SIGKILL)
