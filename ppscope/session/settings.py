@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
+from ppscope.diagnose.occupancy import in_words
 from ppscope.diagnose.settings import graph_states, setting_rows
 from ppscope.records import BatchLog, LogNote, Metric, Server, Settings
 from ppscope.views import GraphState, Occupancy, SettingRow
@@ -87,7 +88,7 @@ class SettingsState:
         if server is not None:
             observed = {"pp_size": str(server.pp_size), "tp_size": str(server.tp_size), "dp_size": str(server.dp_size)}
         if occupancy.mean is not None:
-            observed["micro-batch slots"] = f"{occupancy.mean:.1f} in use"
+            observed["micro-batch slots"] = f"{in_words(occupancy).partition(' of ')[0]} in use"
         return setting_rows(
             self.requested, self.resolved, observed, batches=batches, metrics=self._recent(now_ns), notes=self.notes
         )
