@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from ppscope.app_canvas import Canvas
 
 
+JUDGED_NS = 5_000_000_000
+"""A finding has to last before it is said: until then its absence says nothing."""
+
+
 class Painter:
     """Fills the widgets of the app from its state."""
 
@@ -187,7 +191,8 @@ class Painter:
         if state.levels:
             return state.levels[-1].listing(state.where(width))
         if state.panel == 1:
-            seen = any(stage.phases for stage in screen.stages) or not screen.stages
+            long_enough = state.now_ns - state.origin_ns >= JUDGED_NS
+            seen = long_enough and any(stage.phases for stage in screen.stages)
             return findings_listing(screen.findings, screen.header.state, width, seen)
         if state.panel == 2:
             return launches_listing(screen.launches, "burst" in self.able, width, state.filter, state.kept)

@@ -16,7 +16,7 @@ _OPTION = re.compile(r" (?=-[Hd] ')")
 
 
 def findings_listing(findings: Sequence[Finding], state: str, width: int, seen: bool = True) -> Listing:
-    """One item per finding, most severe first as given; without any, one line that says so. `seen`: there were stacks to judge."""
+    """One item per finding, most severe first as given; without any, one line that says so. `seen`: enough to judge."""
     if not findings:
         return Listing((Item((((f"  {_none(state, seen)}", "dim"),),)),))
     return Listing(tuple(_item(finding, width) for finding in findings))
@@ -26,7 +26,7 @@ def _none(state: str, seen: bool) -> str:
     if state == "idle":
         return "no finding: the server is idle"
     if not seen and state not in {"gone", "recording"}:
-        return "looking: no stacks seen so far"
+        return "looking: too little was seen so far"
     return "no finding: nothing seen so far is out of order"
 
 

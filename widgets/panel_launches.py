@@ -44,6 +44,8 @@ def launches_listing(rows: Sequence[LaunchRow], can_burst: bool, width: int, tex
     wanted = text.casefold()
     shown = [row for row in rows if not wanted or wanted in _haystack(row)]
     ordered = sorted(shown, key=lambda row: (row.reason is None, -(row.gpu_us or 0.0), -row.count))
+    if not ordered:
+        return Listing((Item((((f"  no launch has {clean(text)!r}", "dim"),),)),))
     sites = width >= 110
     columns = left("stage", 6) + left("kind", 8) + right("launches", 9) + right("GPU ms", 10) + right("share", 7)
     columns += right("per step", 10) + right("gap µs", 9) + "  "

@@ -37,9 +37,8 @@ def server_listing(rows: Sequence[SettingRow], load: Load, history: LoadHistory,
     ordered = sorted((row for row in rows if wanted in row.name.casefold()), key=lambda row: not row.differs)
     items = [Item((_line(row, name, column),), row.name, _text(row)) for row in ordered]
     if not items:
-        items = [
-            Item((((("   no setting is known: neither the command line nor /server_info was readable"), "dim"),),))
-        ]
+        why = "is known: neither the command line nor /server_info was readable"
+        items = [Item((((f"   no setting {f'has {clean(text)!r}' if rows else why}", "dim"),),))]
     return Listing(tuple(items), tuple(head))
 
 

@@ -201,7 +201,9 @@ async def test_a_filter_that_no_stage_has_is_for_stacks_and_leaves_the_stages() 
         assert "watchdog.py" not in run.text("pane")
         assert "no stage has it" in run.text("footer")
         await run.press("slash", "x", "x", "enter")
-        assert "no stack of PP0 TP0 has 'point_toxx'" in run.text("pane")
+        for panel, said in (("3", "no stack of PP0 TP0 has 'point_toxx'"), ("5", "no setting has 'point_toxx'")):
+            await run.press(panel)
+            assert said in run.text("pane")
 
 
 def _after_a_burst() -> FakeFeed:
