@@ -9,7 +9,7 @@ from textual.containers import Horizontal
 
 from ppscope.app_drill import STACK_SECONDS, LaunchLevel, Level, SourceLevel
 from ppscope.app_lanes import NOTHING
-from ppscope.app_state import State
+from ppscope.app_state import SECOND, State
 from ppscope.widgets.cells import SPAN_COLUMN_NS, lane_line
 from ppscope.widgets.chrome import PANELS, axis, crumbs_line, footer_line, legend_line, tabs_line
 from ppscope.widgets.gantt import Gantt, Labels
@@ -119,8 +119,8 @@ class Painter:
             ago = max(0, state.feed.now_ns() - state.now_ns)
             return f"❚❚ frozen {elapsed(ago)}", "warn bold"
         oldest, newest = state.extent
-        if not state.window.live:
-            back = max(0, state.now_ns - state.window.end_ns)
+        back = max(0, state.now_ns - state.window.end_ns)
+        if not state.window.live and (state.feed.live or back >= SECOND):
             figures = "now" if state.feed.live else "its end"
             return f"◂ lanes {elapsed(back)} back, figures of {figures}", "warn bold"
         if not state.feed.live:

@@ -108,7 +108,7 @@ def test_traces_as_a_screen(traces: Path) -> None:
         assert "graphs.eager_leak" in text
         assert "pid 0" not in text
         assert "profile  " not in text.splitlines()[-1]
-        terminal.send("\t\r")
+        terminal.send("\r")
         terminal.wait_for("replay was expected")
         terminal.send("q")
         assert terminal.wait() == 1, "there are findings"
