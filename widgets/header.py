@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ppscope.diagnose.occupancy import in_words
 from ppscope.views import BurstProgress, Finding, GraphState, Header, Occupancy, SourceNote
 from ppscope.widgets.text import UNKNOWN, Line, Span, clean, crop, joined, number, percent, spread, width_of
 
@@ -45,8 +46,7 @@ def load_line(header: Header, occupancy: Occupancy, width: int) -> Line:
         (("decode ", "dim"), (percent(load.decode_share), "bold")),
     ]
     if occupancy.slots is not None:
-        mean = number(occupancy.mean, digits=1)
-        start.append((("slots ", "dim"), (f"{mean}/{occupancy.slots}", "bold")))
+        start.append((("slots ", "dim"), (in_words(occupancy), "bold")))
     graphs: list[Line | Span | None] = [_graph("decode", header.decode_graph)]
     if any((header.prefill_graph.requested, header.prefill_graph.resolved, header.prefill_graph.observed)):
         graphs.append(_graph("prefill", header.prefill_graph))
