@@ -40,8 +40,8 @@ class RankEvidence(msgspec.Struct, frozen=True):
     host_cpu: float | None
     wait_share: float | None
     gpu: GpuEvidence | None
-    core: int | None = None
-    """The core the main thread ran on last."""
+    cores: tuple[int, ...] = ()
+    """The cores the main thread was seen on."""
 
 
 class StageEvidence(msgspec.Struct, frozen=True):

@@ -13,6 +13,8 @@ RANGE = 0.2
 NO_GAIN = 0.1
 TRUSTED = 0.5
 """The model of the present server must give its measured throughput to within this share, or nothing is predicted."""
+_MOST_CROWDED = 30.0
+_HALVINGS = 12
 _LAUNCH = ("replay", "eager", "graph_input", "prepare", "sample")
 _HOST = ("schedule", "postprocess", "send")
 _EVERY_TURN = "intake"
@@ -33,12 +35,15 @@ def predict(evidence: Evidence, change: Change) -> Prediction | None:
     """Tokens a second after a change; None without busy evidence, throughput, slots and the size of a micro-batch.
 
     Host and busy time are divided by the passes a second, the intake of requests by the turns of the loop.
-    The ratio of two simulations scales the measured throughput.
+    The ratio of two simulations scales the measured throughput. On a CPU server host time is stretched first, until the
+    simulation gives the measured rate: others use the same cores.
     """
     now = throughput(evidence)
     before = present(evidence)
     if before is None or not now:
         return None
+    if before.synchronous:
+        before = _slowed(before, now)
     modelled = tokens_per_s(before)
     if not modelled or abs(modelled - now) > TRUSTED * now:
         return None
@@ -53,8 +58,8 @@ def predict(evidence: Evidence, change: Change) -> Prediction | None:
         assumptions[0] = f"{change.requests} requests"
     if change.layers is not None:
         assumptions.append("time goes with layers")
-    if before.synchronous and any(stage.core is not None for stage in before.stages):
-        assumptions.append("stages keep to the cores they are on")
+    if before.cores is not None:
+        assumptions.append(f"{before.cores} core{'s' if before.cores > 1 else ''} as crowded as now")
     return Prediction(now, then, then * (1 - RANGE), then * (1 + RANGE), tuple(assumptions))
 
 
@@ -106,28 +111,37 @@ def present(evidence: Evidence) -> Pipeline | None:
         for found in evidence.stages
         if found.dp == evidence.stages[0].dp
     )
-    return Pipeline(stages, spread(max(round(size * used), used), slots, used), depth, synchronous)
+    cores = {core for found in evidence.stages for rank in found.ranks for core in rank.cores} if synchronous else set()
+    return Pipeline(stages, spread(max(round(size * used), used), slots, used), depth, synchronous, len(cores) or None)
 
 
 def _stage(
     stage: StageEvidence, forward_s: float, passes_per_s: float, turns_per_s: float, *, synchronous: bool
 ) -> Stage:
-    if synchronous:
-        forward_s *= _on_core(stage)
-    launch = 0.0 if synchronous else sum(stage.phases.get(name, 0.0) for name in _LAUNCH)
-    host = sum(stage.phases.get(name, 0.0) for name in _HOST)
+    launch_s = 0.0 if synchronous else sum(stage.phases.get(name, 0.0) for name in _LAUNCH) / passes_per_s
+    host_s = sum(stage.phases.get(name, 0.0) for name in _HOST) / passes_per_s
     turn_s = stage.phases.get(_EVERY_TURN, 0.0) / turns_per_s
-    first = stage.ranks[0] if stage.ranks else None
-    core = first.core if first is not None and synchronous else None
-    return Stage(forward_s, launch / passes_per_s, host / passes_per_s + turn_s, turn_s, core)
+    if not synchronous:
+        return Stage(forward_s, launch_s, host_s + turn_s, turn_s)
+    # A stack at work may wait for a core, and a receive may be running: the kernel's account of run time is the measure.
+    told = [rank.host_cpu for rank in stage.ranks if rank.host_cpu is not None]
+    seen = (forward_s + host_s) * passes_per_s + turn_s * turns_per_s
+    scale = sum(told) / len(told) / seen if told and seen > 0 else 1.0
+    return Stage(forward_s * scale, 0.0, (host_s + turn_s) * scale, turn_s * scale)
 
 
-def _on_core(stage: StageEvidence) -> float:
-    """Of the time in which the ranks could run, the share in which they had a core: a stack at work may be waiting for one."""
-    told = [(rank.host_cpu, rank.wait_share) for rank in stage.ranks]
-    run = sum(cpu for cpu, wait in told if cpu is not None and wait is not None)
-    wait = sum(wait for cpu, wait in told if cpu is not None and wait is not None)
-    return run / (run + wait) if run + wait > 0 else 1.0
+def _slowed(pipeline: Pipeline, rate: float) -> Pipeline:
+    """The same with all host time stretched until it gives the measured rate: what others take of these cores."""
+    low, high = 1.0, _MOST_CROWDED
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if tokens_per_s(_stretched(pipeline, middle)) > rate else (low, middle)
+    return _stretched(pipeline, low)
+
+
+def _stretched(pipeline: Pipeline, factor: float) -> Pipeline:
+    stages = tuple(Stage(*(seconds * factor for seconds in stage)) for stage in pipeline.stages)
+    return pipeline._replace(stages=stages)
 
 
 def changed(evidence: Evidence, before: Pipeline, change: Change) -> Pipeline | None:

@@ -20,24 +20,26 @@ class Stage(NamedTuple):
     """What one micro-batch costs a stage, in seconds.
 
     `forward_s` is the forward pass of the micro-batch at hand: on the GPU, or on the CPU where `Pipeline.synchronous`.
-    `launch_s` is the host's part before it, `host_s` the rest of an iteration with a batch, `empty_s` one without. `core` is the
-    core that the stage is bound to; stages on one core take turns on it.
+    `launch_s` is the host's part before it, `host_s` the rest of an iteration with a batch, `empty_s` one without.
     """
 
     forward_s: float
     launch_s: float = 0.0
     host_s: float = 0.0
     empty_s: float = 0.0
-    core: int | None = None
 
 
 class Pipeline(NamedTuple):
-    """Stages, the requests of each slot (0: an empty slot; as many as stages + depth), and whether the forward blocks the host."""
+    """Stages, the requests of each slot (0: an empty slot; as many as stages + depth), and whether the forward blocks the host.
+
+    `cores` is how many cores the stages share for their host time; None: each has its own.
+    """
 
     stages: tuple[Stage, ...]
     slots: tuple[int, ...]
     depth: int = 0
     synchronous: bool = False
+    cores: int | None = None
 
 
 class Change(NamedTuple):
@@ -56,7 +58,7 @@ class _Message(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Host time; on a core of its own unless the stage shares one."""
+    """Host time, on the first core that is free."""
 
     seconds: float
 
@@ -89,7 +91,7 @@ class _Simulation:
         self.outputs: list[deque[_Message]] = [deque() for _ in range(count)]
         self.waiting: dict[int, tuple[_Receive, float]] = {}
         self.events: list[tuple[float, int, _Message]] = []
-        self.core_free_s: dict[int, float] = {}
+        self.free_s = [0.0] * (pipeline.cores or 0)
         self.done: list[tuple[float, int]] = []
 
     def run(self) -> list[tuple[float, int]]:
@@ -116,11 +118,11 @@ class _Simulation:
             else:
                 self.waiting[rank] = (step, now)
         else:
-            core = self.pipeline.stages[rank].core
-            start = now if core is None else max(now, self.core_free_s.get(core, 0.0))
-            if core is not None:
-                self.core_free_s[core] = start + step.seconds
-            heapq.heappush(self.events, (start + step.seconds, rank, _NOTHING))
+            end = now + step.seconds
+            if self.free_s and step.seconds:
+                end = max(now, heapq.heappop(self.free_s)) + step.seconds
+                heapq.heappush(self.free_s, end)
+            heapq.heappush(self.events, (end, rank, _NOTHING))
 
     def _send(self, channels: list[deque[_Message]], to: int, message: _Message) -> None:
         channels[to].append(message)

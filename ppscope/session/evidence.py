@@ -135,7 +135,7 @@ def _rank(state: RankState, gpus: Gpus, names: Sequence[str], since_ns: int, now
         host_cpu=state.host_cpu(since_ns),
         wait_share=state.host_wait(since_ns),
         gpu=_gpu(gpus, gpu.index if gpu else None, since_ns),
-        core=state.core,
+        cores=state.cores(since_ns),
     )
 
 

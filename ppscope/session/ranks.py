@@ -40,7 +40,7 @@ class RankState:
         self.threads_count: int | None = rank.threads
         self._host: deque[tuple[int, int]] = deque()
         self._waits: deque[tuple[int, int]] = deque()
-        self.core: int | None = None
+        self._cores: deque[tuple[int, int]] = deque()
         self._pending_loops: list[LoopSample] = []
 
     @property
@@ -133,13 +133,12 @@ class RankState:
         """Take in run times of the main thread."""
         self._host.extend(zip(record.at_ns, record.run_ns, strict=False))
         self._waits.extend(zip(record.at_ns[-1:], record.wait_ns[-1:], strict=False))
-        for kept in (self._host, self._waits):
+        self._cores.extend(zip(record.at_ns[-1:], record.processors[-1:], strict=False))
+        for kept in (self._host, self._waits, self._cores):
             while kept and kept[0][0] < kept[-1][0] - _HOST_KEEP_NS:
                 kept.popleft()
         if record.threads is not None:
             self.threads_count = record.threads
-        if record.processors:
-            self.core = record.processors[-1]
 
     def add_exit(self, record: RankExit) -> None:
         """Take note that the process ended, was stopped, or goes on."""
@@ -153,6 +152,10 @@ class RankState:
     def host_cpu(self, since_ns: int) -> float | None:
         """Share of one core that the main thread ran since then, None without two samples."""
         return _growth(self._host, since_ns)
+
+    def cores(self, since_ns: int) -> tuple[int, ...]:
+        """The cores its main thread was seen on since then, in order."""
+        return tuple(sorted({core for at_ns, core in self._cores if at_ns >= since_ns}))
 
     def host_wait(self, since_ns: int) -> float | None:
         """Share of the time since then in which the main thread was ready to run and had no core, None where not told."""

@@ -22,7 +22,7 @@ from tests.sglang.test_findings_real import batches_of, post
 EVEN = ServerSpec("0.5.23", 4, layers=(2, 2, 2, 2))
 UNEVEN = ServerSpec("0.5.23", 4, layers=(1, 1, 4, 2))
 SETTLE_S, LOOK_S = 4.0, 20.0
-STATES = ((8, 8), (8, 4), (8, 2), (16, 4))
+STATES = ((1, 8), (8, 8), (8, 4), (8, 2), (16, 4))
 """(prompts of the one batched request, --pp-max-micro-batch-size)"""
 
 
@@ -58,8 +58,9 @@ def look(server: SglangServer, prompts: int, limit: int) -> Evidence:
     return found
 
 
-def slots_of(prompts: int, limit: int) -> int:
-    return min(4, -(-prompts // limit))
+def slots_of(prompts: int, seen: Evidence) -> int:
+    """The slots that the prompts really took: the first to come is admitted alone, so a limit does not fill slots to the brim."""
+    return max(1, min(4, round(prompts / (seen.micro_batch or prompts))))
 
 
 def table() -> list[Row]:
@@ -70,8 +71,10 @@ def table() -> list[Row]:
     for before in STATES:
         for after in STATES:
             if before != after:
-                change = Change(slots_used=slots_of(*after), requests=after[0] if after[0] != before[0] else None)
-                rows.append(_row(f"{_name(before)} → {_name(after)}", even[before], change, even[after]))
+                used = slots_of(after[0], even[after])
+                change = Change(slots_used=used, requests=after[0] if after[0] != before[0] else None)
+                name = f"{_name(before, even[before])} → {_name(after, even[after])}"
+                rows.append(_row(name, even[before], change, even[after]))
     full = (8, 2)
     with running(UNEVEN) as server:
         uneven = look(server, *full)
@@ -80,8 +83,8 @@ def table() -> list[Row]:
     return rows
 
 
-def _name(state: tuple[int, int]) -> str:
-    return f"{state[0]} requests in {slots_of(*state)}"
+def _name(state: tuple[int, int], seen: Evidence) -> str:
+    return f"{state[0]} in {slots_of(state[0], seen)} slots"
 
 
 def _row(name: str, before: Evidence, change: Change, after: Evidence) -> Row:

@@ -221,7 +221,7 @@ def test_window_and_figures_of_the_evidence() -> None:
     assert first.phases == pytest.approx({"wait_gpu": 0.8, "eager": 0.2}, abs=0.01)
     assert first.ranks[0].host_cpu == pytest.approx(0.5)
     assert first.ranks[0].wait_share == pytest.approx(0.25)
-    assert first.ranks[0].core == 3
+    assert first.ranks[0].cores == (3,)
     assert (first.busy, first.ranks[0].gpu) == (None, None)
     assert found.active is True
     assert found.replay_share == 0.0
