@@ -17,17 +17,23 @@ class Running(NamedTuple):
 
 
 def estimate_running(
-    occupied: float | None, micro_batch: float | None, in_flight: int | None, queued: int | None
+    occupied: float | None,
+    micro_batch: float | None,
+    in_flight: int | None,
+    queued: int | None,
+    largest: int | None = None,
 ) -> Running:
     """Running requests of a server with several stages.
 
     `occupied` are slots in use, `micro_batch` mean requests of a decode pass, `in_flight` open HTTP requests (one may carry
-    several prompts, then it is smaller than the micro-batch and is not believed).
+    several prompts, then it is smaller than the micro-batch and is not believed). `largest` is the largest micro-batch seen of late.
     """
     if in_flight == 0:
         return Running(0, 0)
     open_now = None if in_flight is None else max(in_flight - (queued or 0), 0)
-    lower = [value for value in (open_now, None if micro_batch is None else round(micro_batch)) if value is not None]
+    lower = [
+        value for value in (open_now, largest, None if micro_batch is None else round(micro_batch)) if value is not None
+    ]
     at_least = max(lower, default=None)
     if open_now is not None and (micro_batch is None or open_now >= micro_batch - 0.5):
         return Running(at_least, open_now)

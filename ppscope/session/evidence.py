@@ -41,7 +41,7 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         session.load.micro_batch(now_ns, settings.integer("decode_log_interval")),
         session.load.in_flight(now_ns),
     )
-    running = estimate_running(occupied.mean, micro_batch, in_flight, load.queued)
+    running = estimate_running(occupied.mean, micro_batch, in_flight, load.queued, session.load.largest(now_ns))
     at_least = load.running if load.running_provenance == "exact" else running.at_least
     queued_since = session.load.queued_since(now_ns)
     share, source = _replays(session, batches, since)

@@ -18,6 +18,7 @@ _PASSES = "sglang:cuda_graph_passes_total"
 _HISTORY = 600
 _BATCHES_NS = 60_000_000_000
 _SIZES_NS = 30_000_000_000
+_LARGEST_NS = 10_000_000_000
 _LINES = 4
 _GAP_NS = 10_000_000_000
 _LEAST_NS = 5_000_000_000
@@ -100,11 +101,20 @@ class LoadState:
         counted, _ = self._best("micro_batch", now_ns)
         if counted is not None:
             return float(counted)
+        return mean_size(self._decode_lines(now_ns), log_interval)
+
+    def largest(self, now_ns: int) -> int | None:
+        """The largest decode micro-batch in the log of the last seconds: so many requests run at least."""
+        sizes = [line.running for line in self._decode_lines(now_ns) if now_ns - line.at_ns <= _LARGEST_NS]
+        return max((size for size in sizes if size), default=None)
+
+    def _decode_lines(self, now_ns: int) -> list[BatchLog]:
+        """The first stage's decode lines of the last half minute, oldest first."""
         recent = takewhile(lambda line: now_ns - line.at_ns <= _SIZES_NS, reversed(self.batches))
         lines = [line for line in recent if line.mode == "decode"][::-1]
         lines = [line for line in lines if line.at_ns >= self.since_ns] or lines
         first = min(((line.dp or 0, line.pp or 0) for line in lines), default=(0, 0))
-        return mean_size([line for line in lines if (line.dp or 0, line.pp or 0) == first], log_interval)
+        return [line for line in lines if (line.dp or 0, line.pp or 0) == first]
 
     def passes_per_s(self, now_ns: int, log_interval: int | None = None) -> float | None:
         """Decode passes a second of a stage, tokens ÷ size; None where either is not known."""
@@ -137,7 +147,7 @@ class LoadState:
         if running is None:
             whole = None if queued is None else int(queued)
             running = estimate_running(
-                occupied, self.micro_batch(now_ns, log_interval), self.in_flight(now_ns), whole
+                occupied, self.micro_batch(now_ns, log_interval), self.in_flight(now_ns), whole, self.largest(now_ns)
             ).estimate
             provenance = "inferred" if running is not None else None
         return Load(

@@ -123,7 +123,7 @@ class TestDefault:
         assert found["micro_batches"]["slots"] == 4
         assert found["micro_batches"]["samples"] >= 20
         assert found["micro_batches"]["occupied_mean"] <= 2.3
-        assert 6 <= found["load"]["running"] <= 10
+        assert 6 <= found["load"]["running"] <= 11, "inferred"
         assert_names_the_torch_native_rule(DEFAULT, findings["graphs.disabled_by_rule"])
         assert all(stage["busy_source"] == "host" for stage in found["stages"])
         assert found["graphs"]["decode"] == {"requested": None, "resolved": "off", "observed": "off"}

@@ -42,6 +42,12 @@ def test_running(
     assert estimate_running(occupied, micro_batch, in_flight, queued) == (at_least, estimate)
 
 
+def test_a_slot_that_was_seen_with_seven_runs_seven() -> None:
+    """Slots of seven and one, though the dumps happened to show one slot alone."""
+    assert estimate_running(1.3, 4.0, None, 0, largest=7) == (7, 7)
+    assert estimate_running(None, 4.0, None, 0, largest=7) == (7, None)
+
+
 @pytest.mark.parametrize(
     ("pp", "layers", "asked", "version", "expected"),
     [
