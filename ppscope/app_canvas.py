@@ -110,6 +110,8 @@ class Canvas(App[None]):
         self.call_after_refresh(self.paint)
 
     def _tick(self) -> None:
+        if not self.screen_stack:
+            return  # the last tick of an app that is closing
         self.feed.poll()
         app_burst.follow(self)
         self._ticks += 1

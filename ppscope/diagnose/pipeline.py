@@ -18,6 +18,9 @@ IMBALANCE = 1.3
 LEAST_BUSY = 0.1
 """Below this share on the busiest stage there is too little work to compare."""
 
+_COUNT_MARGIN = 0.5
+"""Slots by which the server's counts must exceed the half before they contradict the dumps: requests come and go between readings."""
+
 
 def is_serial(evidence: Evidence) -> bool:
     """Whether the requests would fill the slots and sit in half of them or fewer, at the most that the evidence allows."""
@@ -27,7 +30,19 @@ def is_serial(evidence: Evidence) -> bool:
     between = likely(evidence.occupancy)
     # Slots are whole: what lies below 3 is 2. A round that was counted may hold a slot that was just given up.
     at_most = mean / _COUNTED if evidence.occupancy.provenance == "exact" or between is None else math.floor(between[1])
-    return at_most <= max(slots / 2, 1.0) and (_enough(evidence, slots) is True)
+    half = max(slots / 2, 1.0)
+    return at_most <= half and _enough(evidence, slots) is True and not _count_contradicts(evidence, half)
+
+
+def _count_contradicts(evidence: Evidence, half: float) -> bool:
+    """Whether the server's own counts need more slots than that: open requests (each at least one sequence) ÷ micro-batch size.
+
+    On a node without a free core dumps catch the same slot too often; the counts do not mind.
+    """
+    if evidence.in_flight is None or not evidence.micro_batch:
+        return False
+    running = evidence.in_flight - (evidence.load.queued or 0)
+    return running / evidence.micro_batch > half + _COUNT_MARGIN
 
 
 def _enough(evidence: Evidence, slots: int) -> bool | None:

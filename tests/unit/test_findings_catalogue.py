@@ -139,6 +139,9 @@ NEAR: dict[str, dict[str, Any]] = {
     "two of four slots, from too few samples": {
         **SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.0, 20, "sampled"),
     },
+    "dumps say one slot, the server's counts need eight": {
+        **SERIAL, "load": load(None), "running_at_least": 64, "in_flight": 64, "micro_batch": 8.0,
+    },
     "too few samples": {**SERIAL, "occupancy": Occupancy(8, None, 19, None)},
     "slots not known": {**SERIAL, "occupancy": Occupancy(None, 1.0, 60, "sampled")},
     "one stage only": {**SERIAL, "occupancy": Occupancy(None, None, 0, None), "server": server(1)},
