@@ -45,6 +45,7 @@ OFF = GraphState(None, "off", "off", "log")
 SERIAL: dict[str, Any] = {
     "occupancy": Occupancy(8, 1.0, 50, "sampled"),
     "resolved": settings(pp_max_micro_batch_size=256),
+    "in_flight": None,
 }
 IDLE_POWER = stages(gpu=gpu(power_w=85.0, util=3.0))
 
