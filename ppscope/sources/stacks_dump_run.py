@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -50,7 +51,9 @@ def run_dump(
         stderr, ended = _read_to_end(process.stderr.fileno(), before_ns + int(timeout_s * 1e9), stopping)
         after_ns = time.monotonic_ns()
         if not ended:
-            process.kill()
+            os.kill(
+                process.pid, signal.SIGKILL
+            )  # not Popen.kill: that reaps one that has just ended, and wait4 finds nothing
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         cpu_s = usage.ru_utime + usage.ru_stime
