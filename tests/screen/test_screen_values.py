@@ -74,7 +74,7 @@ def test_time_since_the_attach(ns: int, digits: int, text: str) -> None:
     assert elapsed(ns, digits) == text
 
 
-def test_the_window_grows_and_jumps_by_half_when_it_is_full() -> None:
+def test_the_window_grows_and_jumps_when_it_is_full() -> None:
     window = Window()
     start = 1_000 * SECOND
     window.resize(100, (start, start))
@@ -84,7 +84,7 @@ def test_the_window_grows_and_jumps_by_half_when_it_is_full() -> None:
         window.follow((start, now))
         assert window.now_column(now) is not None
         firsts.add(window.first - start // window.column_ns)
-    assert sorted(firsts) == [0, 50, 100, 150, 200, 250, 300]
+    assert sorted(firsts) == [0, 67, 137, 207, 277, 347]  # two thirds on, seen every fifth column
 
 
 @settings(max_examples=60)
