@@ -3,6 +3,7 @@
 # ruff: noqa: TID252 - these modules run under SGLang's own package names.
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..utils.common import point_to_point_pyobj
 from .schedule_batch import Req, ScheduleBatch
 
 
-class SchedulerPPMixin:
+class SchedulerPPMixin(ABC):
     """Pipeline half of the scheduler; the other half has the members declared first."""
 
     pp_group: GroupCoordinator
@@ -25,25 +26,25 @@ class SchedulerPPMixin:
     ports: PortArgs
     mb_id: int
 
+    @abstractmethod
     def ingest_requests(self) -> list[Any]:
         """Receive requests and act on them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def get_next_batch_to_run(self, mb_id: int) -> ScheduleBatch | None:
         """Return the next micro-batch of a slot."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run_batch(self, batch: ScheduleBatch) -> int:
         """Launch a micro-batch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def process_batch_result(self, batch: ScheduleBatch) -> None:
         """Give requests their tokens."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_idle(self) -> None:
         """Wait for work."""
-        raise NotImplementedError
 
     def init_pp_loop_state(self) -> None:
         """Make one slot for each stage."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 
-class Module:
+
+class Module(ABC):
     """Base of the emulated layers."""
 
+    @abstractmethod
     def forward(self, start_ns: int, end_ns: int) -> None:
         """Spend the host time from `start_ns` to `end_ns` (CLOCK_MONOTONIC) launching."""
-        raise NotImplementedError
 
     def _call_impl(self, start_ns: int, end_ns: int) -> None:
         return self.forward(start_ns, end_ns)
