@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ppscope.diagnose.graph_rules import Answer, Judged
 from ppscope.diagnose.graph_world import World
 from ppscope.sources.rules_model import Condition, GraphRule, RuleBook, conjunction, render
 
 WIDTH = 80
+_SCREEN = 24
 _FEW = 4
 """So many rules that are not decided are shown without being asked for."""
 Shared = dict[tuple[str, str], frozenset[Condition]]
@@ -31,7 +32,7 @@ def report(
     later = [item for answer in (decode, prefill) for item in _chain(answer) if id(item.rule) not in now]
     lines += ["", *_section("These fire:", [*decode.fired, *prefill.fired], shared)]
     lines += _section("These would fire once the first is gone:", later, shared)
-    lines += _open_lines(book, (decode, prefill), shared, show_all=show_all)
+    lines += _open_lines(book, (decode, prefill), shared, None if show_all else _SCREEN - 1 - len(lines))
     unset = "; unset settings have their defaults" if world.resolved is None else ""
     lines.append(_cut(f"{len(book.rules)} rules read, --json lists all{unset}"))
     return lines
@@ -127,8 +128,8 @@ def _section(title: str, items: Sequence[Judged], shared: Shared) -> Iterator[st
             yield _cut(f"     log: {first.message}")
 
 
-def _open_lines(book: RuleBook, answers: Sequence[Answer], shared: Shared, *, show_all: bool) -> list[str]:
-    """What the last word on the phases still hangs on: the settings that would decide it, and the rules if asked for or few."""
+def _open_lines(book: RuleBook, answers: Sequence[Answer], shared: Shared, room: int | None) -> list[str]:
+    """What the last word on the phases still hangs on, as fully as `room` lines allow; `None`: all of it."""
     found: dict[int, tuple[Judged, list[str]]] = {}
     for answer in answers:
         last = answer
@@ -140,16 +141,29 @@ def _open_lines(book: RuleBook, answers: Sequence[Answer], shared: Shared, *, sh
         return []
     names = dict.fromkeys(name for item, _ in found.values() for name in item.undecided)
     settings = [name for name in names if name in book.settings]
-    lines = [f"Not decided ({len(found)}):"]
+    head = [f"Not decided ({len(found)}):"]
     if settings:
-        lines += _wrap(" set to decide: " + ", ".join(f"--set {name}=…" for name in settings), 3)
-    if len(found) > _FEW and not show_all:
-        return [*lines, " --all shows each with what would decide it"]
-    room = 4 if show_all else 1
-    for item, phases in found.values():
+        head += _wrap(" set to decide: " + ", ".join(f"--set {name}=…" for name in settings), 3)
+    more = " --all shows each with what would decide it"
+    if room is None:
+        return head + _each_open(found.values(), shared, 4, hangs=True)
+    if len(found) <= _FEW:
+        for lines in (
+            head + _each_open(found.values(), shared, 1, hangs=True),
+            [*head, *_each_open(found.values(), shared, 1, hangs=False), more],
+        ):
+            if len(lines) <= room:
+                return lines
+    return [*head, more]
+
+
+def _each_open(found: Iterable[tuple[Judged, list[str]]], shared: Shared, room: int, *, hangs: bool) -> list[str]:
+    lines = []
+    for item, phases in found:
         lines += _wrap(f" ? {_place(item.rule)}  {'+'.join(phases)}: {short(item.rule, shared)}", 5, lines=room)
-        # The last name belongs to the innermost guard, the one that tells the rule from its neighbours.
-        lines += _wrap(f"     hangs on {', '.join(reversed(item.undecided))}", 7, lines=room)
+        if hangs:
+            # The last name belongs to the innermost guard, the one that tells the rule from its neighbours.
+            lines += _wrap(f"     hangs on {', '.join(reversed(item.undecided))}", 7, lines=room)
     return lines
 
 
@@ -162,6 +176,8 @@ def _cut(text: str) -> str:
 
 
 def _wrap(text: str, indent: int, lines: int = 4) -> list[str]:
+    if lines == 1:
+        return [_cut(text)]
     lead = len(text) - len(text.lstrip())
     wrapped = textwrap.wrap(
         text.strip(), WIDTH, initial_indent=" " * lead, subsequent_indent=" " * indent, break_on_hyphens=False

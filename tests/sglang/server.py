@@ -63,9 +63,11 @@ class SglangServer:
 
     def recipe(self, *arguments: str, timeout_s: float = 400) -> str:
         """Run the kit's script; raises with its output when it fails."""
+        # `python -m` looks into its folder first: in this one it would find ppscope's egg-info, and SGLang load the probe.
         done = subprocess.run(
-            [str(KIT), *arguments], env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+            [str(KIT), *arguments], env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False,
+            cwd="/",
+        )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"recipe.sh {' '.join(arguments)}: {done.stdout[-2000:]}{done.stderr[-3000:]}")
         return done.stdout

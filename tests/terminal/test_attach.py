@@ -199,14 +199,13 @@ def test_a_terminal_that_cannot_move_its_cursor_is_one_clear_line(kind: str, com
         (lambda: ["0"], 2, "range"),
         (lambda: ["x"], 2, "integer"),
         (lambda: [str(dead_pid())], 3, "no process"),
-        (lambda: ["1"], 3, "not a Python process|no SGLang|several|servers"),
     ],
 )
 def test_bad_input_in_a_terminal(make: object, code: int, said: str) -> None:
     assert callable(make)
     started = time.monotonic()
     with Terminal([str(PPSCOPE), "attach", *make()]) as terminal:
-        assert terminal.wait() in (code, 2)
+        assert terminal.wait() == code
         assert re.search(said, terminal.text), terminal.text
         assert "Traceback" not in terminal.text
     assert time.monotonic() - started < 20

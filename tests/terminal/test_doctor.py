@@ -71,7 +71,8 @@ def test_in_a_terminal_the_size_counts(server: emulator.EmulatedServer) -> None:
 )  # fmt: skip
 def test_nvml(scenario: str, state: str, said: str) -> None:
     """A library that is well, of another version than its driver, cut into instances, hanging, absent."""
-    _, checks = doctor(env=fake_nvml_env(scenario))
+    # Of a pid that is no server: without one, an emulated server on the machine would be found, and NVML not be asked.
+    _, checks = doctor(str(os.getpid()), env=fake_nvml_env(scenario))
     assert (checks["gpu.nvml"]["state"], said in checks["gpu.nvml"]["what"]) == (state, True), checks["gpu.nvml"]
     assert ("gpu.mig" in checks) == (scenario == "mig")
 
