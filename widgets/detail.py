@@ -63,13 +63,25 @@ def rank_listing(
                 " " + right("start", 10) + right("length", 11) + right("micro-batch", 13) + "  " + left("phase", 24),
                 "dim",
             ),
-            ("by", "dim"),
+            (left("by", 9) + "batch", "dim"),
         )
     )
     items = [_span_item(span, phases, origin_ns) for span in reversed(spans[-MOST_SPANS:])]
     if not items:
         items = [Item((((("   no span of this rank in the window"), "dim"),),))]
     return Listing(tuple(items), tuple(head))
+
+
+def batch_text(span: Span) -> str:
+    """What ran in a span: forward mode, requests, tokens and the graph's fate; empty without a probe, which alone knows."""
+    said = [] if span.mode is None else [span.mode.lower()]
+    if span.batch_size is not None:
+        said.append(f"{span.batch_size} req")
+    if span.tokens is not None and span.tokens != span.batch_size:
+        said.append(f"{span.tokens} tok")
+    if span.graph is not None:
+        said.append(f"graph: {span.graph.replace('_', ' ')}")
+    return "  ".join(said)
 
 
 def _span_item(span: Span, phases: Sequence[PhaseStyle], origin_ns: int) -> Item:
@@ -83,9 +95,12 @@ def _span_item(span: Span, phases: Sequence[PhaseStyle], origin_ns: int) -> Item
         (right(batch, 13), ""),
         ("  ", ""),
         (left(label, 24), f"t{span.phase}"),
-        (span.provenance, "dim"),
+        (left(span.provenance, 9), "dim"),
+        (batch_text(span), ""),
     )
-    copy = f"{start} {duration(length)} micro-batch {batch} {label} ({span.provenance})"
+    copy = " ".join(
+        f"{start} {duration(length)} micro-batch {batch} {label} ({span.provenance}) {batch_text(span)}".split()
+    )
     return Item((line,), (span.start_ns, span.phase), copy)
 
 
@@ -102,6 +117,7 @@ def span_listing(
                     (("from ", "dim"), (elapsed(span.start_ns - origin_ns, 3), "")),
                     (("for ", "dim"), (duration(span.end_ns - span.start_ns), "bold")),
                     (("micro-batch ", "dim"), (number(span.micro_batch), "")),
+                    (ran, "") if (ran := batch_text(span)) else None,
                     (span.provenance, "dim"),
                 ]
             ),
