@@ -40,6 +40,13 @@ def doctor(
     return done.returncode, {check["id"]: check for check in document["checks"]}
 
 
+def gone() -> str:
+    """The pid of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return str(process.pid)
+
+
 def test_a_server_of_our_own_is_well(server: emulator.EmulatedServer) -> None:
     code, checks = doctor(str(server.pid))
     assert code == 0, checks
@@ -72,7 +79,7 @@ def test_in_a_terminal_the_size_counts(server: emulator.EmulatedServer) -> None:
 def test_nvml(scenario: str, state: str, said: str) -> None:
     """A library that is well, of another version than its driver, cut into instances, hanging, absent."""
     # Of a pid that is no server: without one, an emulated server on the machine would be found, and NVML not be asked.
-    _, checks = doctor(str(os.getpid()), env=fake_nvml_env(scenario))
+    _, checks = doctor(gone(), env=fake_nvml_env(scenario))
     assert (checks["gpu.nvml"]["state"], said in checks["gpu.nvml"]["what"]) == (state, True), checks["gpu.nvml"]
     assert ("gpu.mig" in checks) == (scenario == "mig")
 
@@ -84,9 +91,7 @@ def test_py_spy_missing(server: emulator.EmulatedServer) -> None:
 
 
 def test_a_pid_that_is_no_server() -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    code, checks = doctor(str(gone.pid))
+    code, checks = doctor(gone())
     assert code == 3
     assert checks["target.found"]["state"] == "problem"
     assert "http.port" not in checks
