@@ -23,20 +23,23 @@ class Missed:
         self._windows: deque[tuple[int, int, float]] = deque()
 
     def add(self, record: StackSpans) -> None:
-        """Take in a window of the main thread."""
-        if record.failed:
-            self._windows.append((record.start_ns, record.end_ns, min(record.failed, 0.9)))
+        """Take in a window of the main thread. Windows overlap by design: what two have seen counts as the first one saw it."""
+        begin = max(record.start_ns, self._windows[-1][1]) if self._windows else record.start_ns
+        if record.end_ns > begin:
+            self._windows.append((begin, record.end_ns, min(record.failed or 0.0, 0.9)))
         while self._windows and self._windows[0][1] < record.end_ns - KEEP_NS:
             self._windows.popleft()
 
     def share(self, start_ns: int, end_ns: int) -> float:
-        """Share of a stretch of time whose samples were given up."""
-        lost = 0.0
+        """Share of the samples of a stretch of time that was given up; time in which none were taken does not count."""
+        lost, seen = 0.0, 0
         for begin, end, share in reversed(self._windows):
             if end <= start_ns:
                 break
-            lost += share * max(min(end, end_ns) - max(begin, start_ns), 0)
-        return lost / (end_ns - start_ns) if end_ns > start_ns else 0.0
+            both = max(min(end, end_ns) - max(begin, start_ns), 0)
+            lost += share * both
+            seen += both
+        return lost / seen if seen else 0.0
 
     def corrected(self, times: PhaseTimes, start_ns: int, end_ns: int) -> PhaseTimes:
         """Phase times with that share moved from all phases, in proportion, to those in which a stack moves; their sum stays."""

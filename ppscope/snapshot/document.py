@@ -35,13 +35,15 @@ class RecordedSession(Session):
 
     def poll(self) -> bool:
         """Take in the records, and judge them."""
-        news = super().poll()
+        news = self._stream.drain()
+        for record in news:
+            self._take(record)
         if news:
             now = self.now_ns()
             evidence = gather(self, now, min(now - self.extent()[0], _JUDGED_NS) or 1)
             judged = judge(evidence) if evidence is not None else ()
             self._verdicts = merge(tuple(judged), self.burst_findings(now))
-        return news
+        return bool(news)
 
     def screen(self) -> Screen:
         """Everything the main screen draws."""

@@ -59,6 +59,41 @@ def test_only_the_windows_at_hand_count() -> None:
     assert missed.share(S, S) == 0
 
 
+def test_what_two_windows_have_seen_counts_once() -> None:
+    missed = Missed(STYLES)
+    for start in range(10):
+        missed.add(window(start - 0.2, start + 1, 0.2))
+    assert missed.share(0, 10 * S) == pytest.approx(0.2)
+    missed.add(window(9.8, 11, None))
+    assert missed.share(9 * S, 11 * S) == pytest.approx(0.1), "the window before has seen the overlap"
+
+
+def test_time_in_which_nothing_was_sampled_hides_nothing() -> None:
+    missed = Missed(STYLES)
+    missed.add(window(0, 2, 0.2))
+    assert missed.share(-28 * S, 2 * S) == pytest.approx(0.2)
+    missed.add(window(8, 10, 0.4))
+    assert missed.share(0, 10 * S) == pytest.approx(0.3)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3), st.none() | st.floats(0, 0.9)), min_size=1, max_size=30),
+    st.floats(0, 90),
+    st.floats(0, 90),
+)
+def test_a_share_lies_between_those_of_its_windows(
+    steps: list[tuple[float, float, float | None]], start_s: float, end_s: float
+) -> None:
+    missed = Missed(STYLES)
+    at = 0.0
+    for step, length, failed in steps:
+        at += step
+        missed.add(window(at, at + length, failed))
+    known = [failed or 0.0 for _, _, failed in steps]
+    share = missed.share(int(start_s * S), int(end_s * S))
+    assert share == 0 or min(known) - 1e-9 <= share <= max(known) + 1e-9
+
+
 @given(st.dictionaries(st.integers(0, len(STYLES) - 1), st.integers(0, 10**10)), st.floats(0, 1))
 def test_the_sum_stays_and_no_phase_changes_sides(times: dict[int, int], share: float) -> None:
     missed = Missed(STYLES)
