@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ppscope.sources.rules_model import RuleBook
+from ppscope.target.server_info import CONFIG_PROBLEM
 
 PLATFORMS = frozenset({"cuda", "hip", "npu", "cpu", "mps", "xpu", "musa", "hpu"})
 _REDACTED = "«redacted»"
@@ -61,9 +62,13 @@ class World:
             if found in (None, "auto") and name in self.book.resolved_late:
                 return Open((name,))
             return self._told(name, found)
-        if name in self.book.defaults and name not in self.book.resolved_late:
+        if name in self.book.defaults and name not in self.book.resolved_late and not self._config_unread:
             return self.book.defaults[name]
         return Open((name,))
+
+    @property
+    def _config_unread(self) -> bool:
+        return self.requested is not None and CONFIG_PROBLEM in self.requested
 
     def _told(self, name: str, value: object) -> object:
         if value == _REDACTED:
@@ -82,6 +87,8 @@ class World:
         phase, is_json = json_phase(name)
         if self.requested is not None:
             found = find(self.requested, name)
+            if found is _MISSING and self._config_unread:
+                return Open(("--config",))
             return default if found is _MISSING else found
         if self.resolved is None:
             return default

@@ -8,6 +8,7 @@ from ppscope.diagnose.graph_reasons import decode_sizes, runtime_reasons
 from ppscope.diagnose.graph_rules import Answer, Judged
 from ppscope.diagnose.graph_state import is_new_generation
 from ppscope.diagnose.rules_text import short
+from ppscope.target.server_info import CONFIG_PROBLEM
 from ppscope.views import Finding
 
 EAGER_SHARE = 0.5
@@ -24,14 +25,17 @@ def disabled(evidence: Evidence) -> Finding | None:
     flag = fired[0].rule.kind == "flag" if fired else decode.requested == "off"
     if flag:
         return _by_flag(evidence, fired)
-    if evidence.requested is None and not fired:
+    if not fired and (evidence.requested is None or CONFIG_PROBLEM in evidence.requested):
         return None
     return _by_rule(evidence, fired)
 
 
 def _facts(evidence: Evidence) -> list[str]:
     decode = evidence.decode
-    lines = [f"requested {decode.requested or 'default'}, resolved {decode.resolved or 'not known'}"]
+    asked = decode.requested or "default"
+    if decode.requested is None and CONFIG_PROBLEM in (evidence.requested or {}):
+        asked = "not known (its --config file could not be read)"
+    lines = [f"requested {asked}, resolved {decode.resolved or 'not known'}"]
     if decode.observed is not None:
         seen = {"metrics": "the server's counter of passes", "log": "the log's cuda-graph flag"}
         lines.append(

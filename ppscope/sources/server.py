@@ -11,7 +11,12 @@ from ppscope.sources.server_follow import LogWorker
 from ppscope.sources.server_keys import Keys
 from ppscope.sources.server_scrape import MetricsWorker
 from ppscope.sources.server_worker import Desk, Worker
-from ppscope.target.server_info import requested_settings
+from ppscope.target.config_file import ConfigProblem, config_words
+from ppscope.target.procfs import Proc
+from ppscope.target.server_info import CONFIG_PROBLEM, requested_settings
+
+_Asked = tuple[int, tuple[str, ...]]
+"""The launcher and its command line."""
 
 
 class ServerSource(Source):
@@ -26,6 +31,7 @@ class ServerSource(Source):
         self._info: InfoWorker | None = None
         self._workers: list[Worker] = []
         self._requested: dict[str, object] | None = None
+        self._config: tuple[_Asked, tuple[str, ...], str | None] | None = None
 
     def start(self, server: Server) -> None:
         """Begin to ask this server and to follow its log; returns at once."""
@@ -66,7 +72,21 @@ class ServerSource(Source):
     def _say_requested(self, server: Server) -> None:
         if not server.launch_command:
             return
-        values = requested_settings(server.launch_command, server.facts)
+        asked = (server.launcher_pid, server.launch_command)
+        if self._config is None or self._config[0] != asked:
+            # Once for each launcher: it may be gone when the server is looked at again.
+            self._config = (asked, *_config_of(*asked))
+        _, words, problem = self._config
+        values = requested_settings(server.launch_command, server.facts, words)
+        if problem is not None:
+            values[CONFIG_PROBLEM] = problem
         if values != self._requested:
             self._requested = values
             self.emit(Settings(time.monotonic_ns(), "requested", values))
+
+
+def _config_of(launcher_pid: int, command: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
+    try:
+        return config_words(Proc(), launcher_pid, command), None
+    except ConfigProblem as problem:
+        return (), str(problem)

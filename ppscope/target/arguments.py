@@ -51,7 +51,7 @@ class LaunchArguments(NamedTuple):
     host: str | None = None
     port: int | None = None
     config: str | None = None
-    """A YAML file whose settings are not on the command line; it is not read."""
+    """A YAML file with settings that are not on the command line (`ppscope.target.config_file` reads it)."""
     pp_async_batch_depth: int | None = None
     dp_attention: bool = False
 

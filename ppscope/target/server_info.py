@@ -34,12 +34,19 @@ _SHORT = {
 }
 """Other spellings that SGLang's parser takes (server_args.py `add_argument`, 0.5.6 to 0.5.23; `--tp` is argparse's abbreviation)."""
 
+CONFIG_PROBLEM = "config_problem"
+"""Among the requested settings: why the file of `--config` could not be read. What the command line lacks may then be in it."""
+
 _NESTED = ("cuda_graph_config",)
 _STATE_NESTED = ("memory_usage", "decode_cuda_graph_bs")
 
 
-def requested_settings(argv: Sequence[str], facts: Iterable[Fact] = ()) -> dict[str, object]:
+def requested_settings(
+    argv: Sequence[str], facts: Iterable[Fact] = (), config: Sequence[str] = ()
+) -> dict[str, object]:
     """The options on a launch command as setting names with typed values, and the environment facts under their own names.
+
+    `config` are the options of its config file (`ppscope.target.config_file`), which those of the command line override.
 
     A bare option is True, several values are a list, the same option given twice keeps the last; what is not an option
     is left out, but for the model of `sglang serve MODEL`. Secrets are replaced by the marker.
@@ -47,6 +54,7 @@ def requested_settings(argv: Sequence[str], facts: Iterable[Fact] = ()) -> dict[
     found: dict[str, object] = {}
     words = list(redact_argv(argv))
     start = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    words[start:start] = redact_argv(config)
     if start >= 2 and words[start - 2] == "serve":
         found["model_path"] = words[start - 1]
     index = start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -26,10 +27,12 @@ from ppscope.records import (
 )
 from ppscope.sources.server import ServerSource
 from ppscope.sources.server_keys import Keys
+from ppscope.target.server_info import CONFIG_PROBLEM
 from tests.unit.tiny_http import Answer, eventually, raw, reply, tiny_http
 
 DATA = Path(__file__).parent / "data" / "server"
 OWNED = (Fact("port.owned", "yes", "socket"),)
+BARE = Server(1, 0, 0, "", "", (), pp_size=2, tp_size=1, dp_size=1)
 
 
 def data(name: str) -> bytes:
@@ -77,10 +80,7 @@ def watch() -> Iterator[Watch]:
         port: int | None, *, facts: tuple[Fact, ...] = OWNED, environment: dict[str, str] | None = None, **more: object
     ) -> Watched:
         fields: dict[str, object] = {"kind": "launch_server", "state": "serving", "launcher_pid": 2**22 + 1, **more}
-        server = msgspec.structs.replace(
-            Server(1, 0, 0, "", "", (), pp_size=2, tp_size=1, dp_size=1, host="127.0.0.1", port=port, facts=facts),
-            **fields,
-        )
+        server = msgspec.structs.replace(BARE, host="127.0.0.1", port=port, facts=facts, **fields)
         started.append(Watched(server, environment or {}))
         return started[-1]
 
@@ -108,6 +108,19 @@ def test_a_healthy_server_gives_settings_load_and_metrics_and_nothing_else_is_as
         assert eventually(lambda: server.paths().count("/server_info") == before + 1 == 2)
         assert set(server.paths()) == {"/model_info", "/server_info", "/metrics"}
         assert not any("Authorization" in head for head in server.seen)
+
+
+def test_a_config_file_is_asked_for_too_and_outlives_its_launcher(watch: Watch, tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("disable-cuda-graph: true\n")
+    command = ("python", "-m", "sglang.launch_server", "--config", str(file))
+    there = watch(None, launch_command=command, launcher_pid=os.getpid())
+    file.unlink()
+    gone = watch(None, launch_command=command)
+    there.source.update(msgspec.structs.replace(BARE, launcher_pid=os.getpid(), launch_command=command))
+    asked = [[r.values for r in w.records if isinstance(r, Settings)] for w in (there, gone)]
+    assert asked[0] == [{"config": str(file), "disable_cuda_graph": True}]
+    assert ["No such" in str(values[CONFIG_PROBLEM]) for values in asked[1]] == [True]
 
 
 def test_without_metrics_the_load_comes_from_shared_memory_on_new_servers(watch: Watch) -> None:
