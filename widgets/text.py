@@ -13,6 +13,8 @@ from functools import lru_cache
 
 from rich.cells import cell_len, set_cell_size
 
+from ppscope.figures import share
+
 Span = tuple[str, str]
 """(text, role)."""
 
@@ -150,9 +152,9 @@ def wrapped(text: str, width: int) -> list[str]:
     return rows
 
 
-def percent(share: float | None) -> str:
+def percent(part: float | None) -> str:
     """A share 0–1 as whole percent."""
-    return UNKNOWN if share is None else f"{share * 100:.0f} %"
+    return share(part)
 
 
 def number(value: float | None, unit: str = "", digits: int = 0) -> str:

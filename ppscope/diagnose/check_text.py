@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from ppscope.diagnose.check_report import CheckReport
 from ppscope.diagnose.evidence import Evidence, StageEvidence
 from ppscope.diagnose.occupancy import ENOUGH, in_words
+from ppscope.figures import UNKNOWN, held, loose, share
 from ppscope.views import Finding, GraphState
 
 WIDTH = 80
-_UNKNOWN = "–"
 _SHOWN = 0.05
 _SIGNS = {"high": "✖", "medium": "▲", "info": "·"}
 _CURL = re.compile(r"curl -X POST \S+ -H '[^']*' -d '[^']*'")
@@ -47,7 +47,7 @@ def _head(report: CheckReport) -> list[str]:
     layout = f"PP{server.pp_size}×TP{server.tp_size}" + (f"×DP{server.dp_size}" if server.dp_size > 1 else "")
     parts = [
         _clean(server.model or "model –"),
-        f"sglang {_clean(server.version or _UNKNOWN)}",
+        f"sglang {_clean(server.version or UNKNOWN)}",
         layout,
         f"{_clean(report.host)} pid {server.launcher_pid}".strip(),
         *(["emulated"] if server.emulated else []),
@@ -73,29 +73,29 @@ def _graphs(evidence: Evidence) -> list[str]:
 def _graph(name: str, state: GraphState) -> str:
     source = f" ({state.observed_source})" if state.observed is not None and state.observed_source else ""
     return (
-        f"{name + ' graphs':<15} requested {state.requested or _UNKNOWN} · resolved {state.resolved or _UNKNOWN}"
-        f" · observed {state.observed or _UNKNOWN}{source}"
+        f"{name + ' graphs':<15} requested {state.requested or UNKNOWN} · resolved {state.resolved or UNKNOWN}"
+        f" · observed {state.observed or UNKNOWN}{source}"
     )
 
 
 def _stages(evidence: Evidence, labels: dict[str, str]) -> list[str]:
-    least = _share(_SHOWN)
+    least = share(_SHOWN)
     lines = [f"{'stage':<7}{'gpu':<8}{'power':>13}{'util':>7}{'busy':>7}  host phases, {least} and more"]
     for stage in evidence.stages:
         label = f"PP{stage.pp}" if evidence.server.dp_size < 2 else f"D{stage.dp}PP{stage.pp}"
-        head = f"{label:<7}{_gpus(stage):<8}{_power(stage):>13}{_util(stage):>7}{_share(stage.busy):>7}  "
+        head = f"{label:<7}{_gpus(stage):<8}{_power(stage):>13}{_util(stage):>7}{share(stage.busy):>7}  "
         told = sorted((pair for pair in stage.phases.items() if pair[1] >= _SHOWN), key=lambda pair: -pair[1])
         # A phase and its share are not torn apart.
-        words = [f"{labels.get(name, name)} {_share(share)}".replace(" ", "\N{NO-BREAK SPACE}") for name, share in told]
-        phases = textwrap.wrap(", ".join(words) or _UNKNOWN, WIDTH - len(head), break_long_words=False)
+        words = [f"{labels.get(name, name)} {share(part)}".replace(" ", "\N{NO-BREAK SPACE}") for name, part in told]
+        phases = textwrap.wrap(", ".join(words) or UNKNOWN, WIDTH - len(head), break_long_words=False)
         lines.append(head + phases[0])
         lines += [" " * len(head) + more for more in phases[1:]]
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+    return [loose(line) for line in lines]
 
 
 def _gpus(stage: StageEvidence) -> str:
     indices = sorted({rank.gpu.index for rank in stage.ranks if rank.gpu is not None})
-    text = ",".join(map(str, indices)) or _UNKNOWN
+    text = ",".join(map(str, indices)) or UNKNOWN
     return text if len(text) < 8 else f"{indices[0]}–{indices[-1]}"
 
 
@@ -103,7 +103,7 @@ def _power(stage: StageEvidence) -> str:
     powers = [rank.gpu.power_w for rank in stage.ranks if rank.gpu is not None and rank.gpu.power_w is not None]
     limits = [rank.gpu.power_limit_w for rank in stage.ranks if rank.gpu is not None and rank.gpu.power_limit_w]
     if not powers:
-        return _UNKNOWN
+        return UNKNOWN
     limit = f"/{sum(limits) / len(limits):.0f}" if limits else ""
     return f"{sum(powers) / len(powers):.0f}{limit} W"
 
@@ -112,15 +112,11 @@ def _util(stage: StageEvidence) -> str:
     utils = [
         rank.gpu.util_percent for rank in stage.ranks if rank.gpu is not None and rank.gpu.util_percent is not None
     ]
-    return f"{sum(utils) / len(utils):.0f} %" if utils else _UNKNOWN
-
-
-def _share(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value * 100:.0f} %"
+    return f"{sum(utils) / len(utils):.0f} %" if utils else UNKNOWN
 
 
 def _number(value: float | None, digits: int = 0) -> str:
-    return _UNKNOWN if value is None else f"{value:.{digits}f}"
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
 def _finding(finding: Finding) -> list[str]:
@@ -158,10 +154,10 @@ def _fit(line: str, indent: str = "  ") -> list[str]:
     if len(line) <= WIDTH:
         return [line]
     first = " " * (len(line) - len(line.lstrip()))
-    # A figure and its percent sign are not torn apart.
-    kept = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", line.strip())
-    wrapped = textwrap.wrap(kept, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
-    return [part.replace("\N{NO-BREAK SPACE}", " ") for part in wrapped]
+    wrapped = textwrap.wrap(
+        held(line.strip()), WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False
+    )
+    return [loose(part) for part in wrapped]
 
 
 def _clean(text: str) -> str:

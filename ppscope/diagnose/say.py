@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from ppscope import figures
 from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.settings import resolved_value
+
+share = figures.share
 
 
 def window(evidence: Evidence) -> str:
@@ -23,11 +26,6 @@ def stages(numbers: Iterable[int]) -> str:
     """`stage 3`, `stages 0, 1`."""
     listed = sorted(numbers)
     return f"stage{'s' if len(listed) != 1 else ''} {', '.join(map(str, listed))}"
-
-
-def share(value: float) -> str:
-    """`85 %`."""
-    return f"{value * 100:.0f} %"
 
 
 def span(values: Iterable[float], unit: str) -> str:

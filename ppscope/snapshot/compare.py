@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ppscope.figures import share
 from ppscope.snapshot.measure import Measures, measure
 from ppscope.snapshot.outcome import Outcome, outcome
 
@@ -249,7 +250,7 @@ def _said(value: float | str | None, unit: str) -> str:
     if value is None or isinstance(value, str):
         return _or_none(value)
     if unit == "share":
-        return f"{value:.0%}"
+        return share(value)
     digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
     return f"{value:.{digits}f}" + (f" {unit}" if unit else "")
 
@@ -258,7 +259,7 @@ def _verdict(figure: Figure) -> str:
     """`same` with what it swings by, so that two changes of one size under two verdicts do not puzzle."""
     if figure.verdict != "same":
         return figure.verdict or ""
-    return "same (too few samples to tell)" if figure.noise is None else f"same (it swings by ±{figure.noise:.0%})"
+    return "same (too few samples to tell)" if figure.noise is None else f"same (it swings by ±{share(figure.noise)})"
 
 
 def to_json(comparison: Comparison) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from ppscope.figures import share
 from ppscope.trace.align import Run
 from ppscope.trace.analyse import EagerLaunch, RankAnalysis
 from ppscope.trace.bubble import Bubble
@@ -144,11 +145,11 @@ def _eager_leak(run: Run) -> Finding | None:
             f"{_count(extra, 'launch')} in {_count(len(leaking) - len(large), 'step')} beyond what the other replayed steps launch"
         )
     if large:
-        share = sum(step.compute_eager_ns for step in large) / max(
+        part = sum(step.compute_eager_ns for step in large) / max(
             sum(step.compute_eager_ns + step.replayed_gpu_ns for step in large), 1
         )
         evidence.append(
-            f"{large[0].compute_kernels} launches beside the graph in a step take {share:.0%} of its GPU time"
+            f"{large[0].compute_kernels} launches beside the graph in a step take {share(part)} of its GPU time"
         )
     evidence += _lines(
         [row for rank in ranks for row in rank.rows if not row.expected and _verdict(rank, row) == "leak"]
@@ -215,11 +216,11 @@ def _bubbles(run: Run, bubble: Bubble) -> Finding | None:
     ]
     largest = max(sizes, default=None)
     evidence = [
-        f"over {bubble.window_us / 1000:.1f} ms that all {stages} stages recorded, they were busy {1 - bubble.fraction:.0%} of the time",
-        f"while anything ran, one stage ran alone {alone:.0%} of the time",
+        f"over {bubble.window_us / 1000:.1f} ms that all {stages} stages recorded, they were busy {share(1 - bubble.fraction)} of the time",
+        f"while anything ran, one stage ran alone {share(alone)} of the time",
         *(
-            f"stage {load.stage}: busy {load.busy_fraction:.0%}, waiting in communication {load.communication_fraction:.0%},"
-            f" idle {load.idle_fraction:.0%}"
+            f"stage {load.stage}: busy {share(load.busy_fraction)}, waiting in communication {share(load.communication_fraction)},"
+            f" idle {share(load.idle_fraction)}"
             for load in bubble.per_stage[:_LINES]
         ),
     ]
@@ -240,7 +241,7 @@ def _bubbles(run: Run, bubble: Bubble) -> Finding | None:
         id="pipeline.bubbles",
         severity=severity,
         stage=None,
-        summary=f"the pipeline's stages stand still {bubble.fraction:.0%} of the time",
+        summary=f"the pipeline's stages stand still {share(bubble.fraction)} of the time",
         evidence=tuple(evidence),
         remedy=remedy,
         provenance="exact",
@@ -259,7 +260,7 @@ def _imbalance(bubble: Bubble) -> Finding | None:
         summary=f"stage {worst.stage} works {worst.busy_fraction / mean:.1f} times as long as the mean stage",
         evidence=(
             f"busy time over {bubble.window_us / 1000:.1f} ms: "
-            + ", ".join(f"stage {load.stage} {load.busy_fraction:.0%}" for load in bubble.per_stage),
+            + ", ".join(f"stage {load.stage} {share(load.busy_fraction)}" for load in bubble.per_stage),
         ),
         remedy="Move layers away from it: SGLANG_PP_LAYER_PARTITION sets the number of layers of each stage (needs a restart).",
         provenance="exact",

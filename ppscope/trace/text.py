@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from statistics import median
 
+from ppscope.figures import UNKNOWN, held, loose, share
 from ppscope.trace.align import Run
 from ppscope.trace.analyse import RankAnalysis
 from ppscope.trace.bubble import Bubble
@@ -17,7 +18,6 @@ from ppscope.views import Finding
 
 WIDTH = 80
 _BAR = 24
-_UNKNOWN = "–"
 _MOST_NAMED = 6
 _SIGNS = {"high": "✖", "medium": "▲", "info": "·"}
 
@@ -46,15 +46,16 @@ def _no_bubble(report: TraceReport) -> str:
     if bubble is None:
         return "Of the bubble nothing is known: that takes the files of all stages of a run, with GPU work recorded at the same time."
     if bubble.fraction < BUBBLE_FRACTION:
-        return f"A bubble of {bubble.fraction:.1%} is little: from {BUBBLE_FRACTION:.0%} on it is called a finding."
-    return f"Too few steps of every stage were recorded at the same time to judge the bubble of {bubble.fraction:.1%}."
+        return f"A bubble of {share(bubble.fraction, 1)} is little: from {share(BUBBLE_FRACTION)} on it is called a finding."
+    return f"Too few steps of every stage were recorded at the same time to judge the bubble of {share(bubble.fraction, 1)}."
 
 
 def _fit(line: str) -> list[str]:
     if len(line) <= WIDTH:
         return [line]
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.wrap(line, WIDTH, subsequent_indent=indent, drop_whitespace=True, replace_whitespace=False)
+    wrapped = textwrap.wrap(held(line), WIDTH, subsequent_indent=indent, drop_whitespace=True, replace_whitespace=False)
+    return [loose(part) for part in wrapped]
 
 
 def _printable(text: str) -> str:
@@ -93,7 +94,7 @@ def _label(rank: RankAnalysis) -> str:
     identity = rank.identity
     if identity.stage is not None:
         return f"PP{identity.stage}" + (f" TP{identity.tp}" if identity.tp else "")
-    return f"rank {identity.rank}" if identity.rank is not None else _UNKNOWN
+    return f"rank {identity.rank}" if identity.rank is not None else UNKNOWN
 
 
 def _rank(rank: RankAnalysis) -> str:
@@ -129,10 +130,10 @@ def _beside(rank: RankAnalysis) -> list[str]:
         return []
     kernels, graphs = sum(step.compute_kernels for step in steps), sum(step.graph_launches for step in steps)
     eager_ns = sum(step.compute_eager_ns for step in steps)
-    share = eager_ns / max(eager_ns + sum(step.replayed_gpu_ns for step in steps), 1)
+    part = eager_ns / max(eager_ns + sum(step.replayed_gpu_ns for step in steps), 1)
     return [
-        f"{_label(rank):>10}  beside {graphs} graph launches {kernels} kernels run one by one, {share:.0%} of the GPU time"
-        f" (a leak from {LARGE_LEAK_SHARE:.0%} on)"
+        f"{_label(rank):>10}  beside {graphs} graph launches {kernels} kernels run one by one, {share(part)} of the GPU time"
+        f" (a leak from {share(LARGE_LEAK_SHARE)} on)"
     ]
 
 
@@ -147,16 +148,17 @@ def _damage(rank: RankAnalysis) -> list[str]:
 
 def _bubble(bubble: Bubble) -> list[str]:
     lines = [
-        f"{'bubble':>10}  {bubble.fraction:.1%} of the stages' time over {bubble.window_us / 1000:.1f} ms;"
+        f"{'bubble':>10}  {share(bubble.fraction, 1)} of the stages' time over {bubble.window_us / 1000:.1f} ms;"
         f" busiest: PP{bubble.critical_stage}"
     ]
     for load in bubble.per_stage:
         busy = round(load.busy_fraction * _BAR)
         waiting = min(round(load.communication_fraction * _BAR), _BAR - busy)
         bar = "█" * busy + "▒" * waiting + "·" * (_BAR - busy - waiting)
-        shares = f"busy {load.busy_fraction:5.1%}  waiting {load.communication_fraction:5.1%}  idle {load.idle_fraction:5.1%}"
+        parts = (("busy", load.busy_fraction), ("waiting", load.communication_fraction), ("idle", load.idle_fraction))
+        shares = "  ".join(f"{name} {share(part, 1):>7}" for name, part in parts)
         lines.append(f"{'PP' + str(load.stage):>10}  {bar} {shares}")
-    shares = "  ".join(f"{count}: {share:.0%}" for count, share in enumerate(bubble.concurrency))
+    shares = "  ".join(f"{count}: {share(part)}" for count, part in enumerate(bubble.concurrency))
     return [*lines, f"{'':>10}  stages busy at once  {shares}"]
 
 

@@ -15,6 +15,7 @@ from statistics import median
 
 import msgspec
 
+from ppscope.figures import share
 from ppscope.trace.launches import NONE, Launches, Origin
 from ppscope.trace.names import CallKind, short_kernel_name
 from ppscope.trace.steps import Step, StepFinder
@@ -151,9 +152,9 @@ def _verdict(result: StepResult, missed: float, expectation: str) -> tuple[str, 
     if result.graph_launches:
         if result.leaks:
             return "leak", f"{len(result.leaks)} launches that its other replayed steps do not have"
-        share = _eager_share(result)
-        if share >= LARGE_LEAK_SHARE and result.compute_kernels >= many_beside(result):
-            return "leak", f"{result.compute_kernels} launches beside the graph take {share:.0%} of the GPU time"
+        part = _eager_share(result)
+        if part >= LARGE_LEAK_SHARE and result.compute_kernels >= many_beside(result):
+            return "leak", f"{result.compute_kernels} launches beside the graph take {share(part)} of the GPU time"
         return "replayed", f"{result.graph_launches} graph launches"
     if result.recorded:
         return "unknown", "launches of this step were recorded, not run"

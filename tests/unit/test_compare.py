@@ -116,7 +116,7 @@ def test_a_short_look_swings_more_and_says_by_how_much() -> None:
     compared = compare_documents(build(recording(4)), build(recording(4, tokens_per_s=24.0 * 0.91)), ("", ""))
     figure = next(figure for figure in compared.figures if figure.name == "throughput")
     assert (figure.verdict, figure.noise) == ("same", 0.15)
-    assert "×0.91 same (it swings by ±15%)" in to_text(compared)
+    assert "×0.91 same (it swings by ±15 %)" in to_text(compared)
 
 
 def test_slots_that_few_samples_cannot_tell_apart_are_the_same() -> None:

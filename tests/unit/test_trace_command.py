@@ -97,7 +97,7 @@ def test_a_lone_stage_is_no_pipeline_and_a_small_bubble_has_its_size(
     assert run([str(tmp_path)], as_json=False) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "(2 files, PP 2, node0)" in out
-    assert "% is little: from 30% on" in out
+    assert " % is little: from 30 % on" in out
 
 
 def test_a_finding_among_many_runs_names_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
