@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from ppscope.collect.stream import FrameReader, StreamError, encode
+from ppscope.exits import CANNOT_ATTACH
 from ppscope.records import AnyCommand, AnyRecord, End, Quit
 
 _READ_BYTES = 256 * 1024
+_LAST_WORDS_S = 1.0
 
 
 class RecordStream(Protocol):
@@ -44,30 +46,41 @@ class CollectorProcess:
     live = True
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ppscope.collect.collector", *arguments]
-            if sys.version_info >= (3, 11)
-            else [sys.executable, "-m", "ppscope.collect.collector", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env=environment,
-        )
         self._arrived: deque[AnyRecord] = deque()
         self._news = threading.Condition()
         self._eof = False
         self._complaint = deque[str](maxlen=20)
-        threading.Thread(target=self._read, name="stream-reader", daemon=True).start()
-        threading.Thread(target=self._listen, name="collector-stderr", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="collector-stderr", daemon=True)
+        self._process = self._start(arguments)
+        if self._process is not None:
+            self._listener.start()
+            threading.Thread(target=self._read, name="stream-reader", daemon=True).start()
+
+    def _start(self, arguments: Sequence[str]) -> subprocess.Popen[bytes] | None:
+        """None when it cannot be started: then the stream says so and is over, as for one that ended at once."""
+        safe = ["-P"] if sys.version_info >= (3, 11) else []
+        try:
+            return subprocess.Popen(
+                [sys.executable, *safe, "-m", "ppscope.collect.collector", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        except OSError as error:
+            why = f"the collector does not start: {sys.executable}: {error.strerror or error}"
+            self._arrived.append(End(0, "error", why, exit_code=CANNOT_ATTACH))
+            self._eof = True
+            return None
 
     @property
-    def pid(self) -> int:
-        """The collector's pid."""
-        return self._process.pid
+    def pid(self) -> int | None:
+        """The collector's pid, None when it could not be started."""
+        return None if self._process is None else self._process.pid
 
     def _read(self) -> None:
+        assert self._process is not None
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         reader: FrameReader[AnyRecord] = FrameReader(AnyRecord)
@@ -80,8 +93,9 @@ class CollectorProcess:
         except (OSError, StreamError) as error:
             self._complaint.append(str(error))
         if not ended:
+            self._listener.join(_LAST_WORDS_S)
             why = self._complaint[-1] if self._complaint else "no reason given"
-            self._deliver([End(0, "error", f"the collector ended unexpectedly: {why}", exit_code=3)])
+            self._deliver([End(0, "error", f"the collector ended unexpectedly: {why}", exit_code=CANNOT_ATTACH)])
         with self._news:
             self._eof = True
             self._news.notify_all()
@@ -93,9 +107,11 @@ class CollectorProcess:
                 self._news.notify_all()
 
     def _listen(self) -> None:
+        assert self._process is not None
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            self._complaint.append(line.decode(errors="replace").rstrip())
+            if said := line.decode(errors="replace").strip():
+                self._complaint.append(said)
 
     def drain(self) -> list[AnyRecord]:
         """Records that have arrived since the last call."""
@@ -111,6 +127,8 @@ class CollectorProcess:
 
     def send(self, command: AnyCommand) -> None:
         """Pass a command; a collector that is gone has said so in the stream."""
+        if self._process is None:
+            return
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(encode(command))
@@ -120,6 +138,8 @@ class CollectorProcess:
 
     def close(self) -> None:
         """Ask it to quit, close its stdin and wait; kill it when it does not end in time."""
+        if self._process is None:
+            return
         self.send(Quit())
         assert self._process.stdin is not None
         try:

@@ -52,12 +52,7 @@ def attach(pid: int | None, *, rate_hz: float, ascii_only: bool) -> int:
         complain(reason, "ppscope check PID --json")
         return exits.USAGE
     arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
-    try:
-        stream = CollectorProcess(arguments)
-    except OSError as error:
-        complain(f"the collector does not start: {sys.executable}: {error.strerror}")
-        return exits.CANNOT_ATTACH
-    kept = KeptStream(stream, KEEP_NS)
+    kept = KeptStream(CollectorProcess(arguments), KEEP_NS)
     session = Session(kept)
     try:
         return _show(pid, session, kept, ascii_only)

@@ -223,7 +223,10 @@ class BurstRun:
         return "waiting", f"{whole} of {len(files.expected)} stages have written their trace"
 
     def _read_files(self, job: Job) -> None:
-        reader = self._reader = BurstReader(job)
+        try:
+            reader = self._reader = BurstReader(job)
+        except OSError as error:
+            raise Unfit(f"the traces could not be read: no process starts for it: {error.strerror or error}") from error
         if self._leaving or self._cancelled:
             reader.end()
         for record in reader.records():

@@ -102,12 +102,15 @@ class RulesSource(Source):
 
     def _in_child(self, package: str) -> tuple[bytes, str]:
         argv = [sys.executable, *(["-P"] if sys.version_info >= (3, 11) else []), "-m", "ppscope.sources.rules_child"]
-        child = subprocess.Popen(
-            [*argv, package],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        try:
+            child = subprocess.Popen(
+                [*argv, package],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        except OSError as error:
+            return b"", f"no process starts to read the graph rules: {error.strerror or error}"
         self._child = child
         try:
             if self.stopping.is_set():

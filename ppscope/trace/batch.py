@@ -142,7 +142,7 @@ class _Pool:
             while waiting or self._running:
                 while waiting and len(self._running) < self._workers:
                     self._start(waiting.pop())
-                for pipe in wait(list(self._running)):
+                for pipe in wait(list(self._running)) if self._running else ():
                     if isinstance(pipe, Connection):
                         self._hear(pipe)
         finally:
@@ -154,9 +154,22 @@ class _Pool:
     def _start(self, file: Path) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
         process = self._context.Process(target=_work, args=(file, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        self._running[ours] = (process, file)
+        try:
+            process.start()
+        except OSError:
+            ours.close()
+            self._read_here(file)
+        else:
+            self._running[ours] = (process, file)
+        finally:
+            theirs.close()
+
+    def _read_here(self, file: Path) -> None:
+        """Where no process starts, for lack of memory or by a limit, the file is read all the same."""
+        found, errors = _one_by_one([file], self._report)
+        if found:
+            self._found[file] = found[0]
+        self._errors.update(errors)
 
     def _hear(self, pipe: Connection) -> None:
         process, file = self._running[pipe]
