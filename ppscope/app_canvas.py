@@ -14,6 +14,7 @@ from ppscope import app_burst, app_suspend
 from ppscope.app_paint import Painter
 from ppscope.app_state import State
 from ppscope.app_theme import CSS, THEMES
+from ppscope.app_thrift import ThriftyDriver
 from ppscope.feed import Feed
 from ppscope.widgets.gantt import Gantt, Labels
 from ppscope.widgets.lines import LineView
@@ -50,7 +51,7 @@ class Canvas(App[None]):
     ) -> None:
         if colours is None:
             colours = "none" if os.environ.get("NO_COLOR") else "ansi" if constants.COLOR_SYSTEM == "standard" else None
-        super().__init__(ansi_color=True if colours in {"ansi", "none"} else None)
+        super().__init__(driver_class=ThriftyDriver, ansi_color=True if colours in {"ansi", "none"} else None)
         if colours is None:
             colours = "full" if self.console.color_system in {"truecolor", "256"} else "ansi"
         if ascii:

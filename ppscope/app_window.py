@@ -1,4 +1,4 @@
-"""The window of time that the Gantt shows: it grows to the right and jumps by two thirds of a screen when it is full."""
+"""The window of time that the Gantt shows: it grows to the right and jumps by half a screen when it is full."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Window:
         if not self._placed:
             self._place(extent)
         elif self.live and newest >= self.first + self.columns:
-            self.first = newest - self.columns // 3
+            self.first = newest - self.columns // 2
         elif self.live and newest < self.first:
             self._place(extent)
 
