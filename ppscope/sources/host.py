@@ -1,4 +1,4 @@
-"""The host source: state and run time of every rank's main thread from /proc, fifty times a second."""
+"""The host source: state and run time of every rank's main thread from /proc, up to fifty times a second."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ppscope.sources.proc_stat import STAT_BYTES, Stat, parse_schedstat, parse_s
 
 FULL_HZ = 50.0
 LEAST_HZ = 5.0
-READS_PER_S = 400.0
-"""All ranks together: eight at full rate. Run time is cumulative in the kernel, so a lower rate loses detail, not time."""
+READS_PER_S = 200.0
+"""All ranks together: 0.4 % of a core. Run time is cumulative in the kernel, so a lower rate loses detail, not time."""
 BATCH_S = 0.5
 _STATE_EVERY = 5
 """Rows per reading of the state: `stat` costs four times what `schedstat` does."""

@@ -33,7 +33,7 @@ def parse_stat(line: bytes) -> Stat | None:
 
 
 def parse_thread(line: bytes) -> tuple[str, int | None] | None:
-    """State letter and last processor (field 39) of a stat line, the two that are read fifty times a second."""
+    """State letter and last processor (field 39) of a stat line, the two that are read most often."""
     after = line.rfind(b")") + 2
     state = line[after : after + 1]
     if after < 3 or not state.isalpha():
