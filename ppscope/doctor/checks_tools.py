@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from ppscope.doctor.facts import Check, Facts
 from ppscope.doctor.parse import version
+from ppscope.sources.stacks_pyspy import OLDEST_PYTHON, PYTHON_SINCE
 
-NEWEST_PYTHON = (3, 14)
-"""py-spy 0.4.3 reads CPython 3.3 to 3.14 (its README and src/version.rs); free-threaded builds not (py-spy#711)."""
-OLDEST_PYTHON = (3, 3)
-_SINCE = {(3, 12): (0, 4, 0), (3, 13): (0, 4, 0), (3, 14): (0, 4, 1)}
+NEWEST_PYTHON = max(PYTHON_SINCE)
 _UPGRADE = "pip install -U py-spy"
 
 
@@ -43,7 +41,7 @@ def python(facts: Facts) -> Check | None:
         return Check(
             "pyspy.python", "problem", f"{said}; py-spy reads {known}", f"{_UPGRADE}, once it knows that version"
         )
-    needed = _SINCE.get(target.python)
+    needed = PYTHON_SINCE.get(target.python)
     if needed is not None and has is not None and has < needed:
         return Check(
             "pyspy.python",

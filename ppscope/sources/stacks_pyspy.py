@@ -17,6 +17,19 @@ from typing import IO
 from ppscope.sources.stacks_slice import short_slice
 
 _PR_SET_PDEATHSIG = 1
+OLDEST_PYTHON = (3, 3)
+PYTHON_SINCE = {
+    (3, 10): (0, 3, 10),  # its CHANGELOG
+    (3, 11): (0, 3, 13),  # its release notes, py-spy#514
+    (3, 12): (0, 4, 0),  # its release notes, py-spy#642
+    (3, 13): (0, 4, 0),  # its release notes, py-spy#708
+    (3, 14): (0, 4, 2),  # py-spy#833; the released 0.4.1 says of one that it finds no Python version
+    (3, 15): (0, 4, 3),  # the released 0.4.2 calls one unsupported, 0.4.3 does not; of 3.16 it does
+}
+"""The first py-spy that reads each CPython since 3.10; free-threaded builds none does (py-spy#711)."""
+_UPGRADE = "pip install -U py-spy (" + ", ".join(
+    f"{major}.{minor} needs {'.'.join(map(str, since))}" for (major, minor), since in list(PYTHON_SINCE.items())[-2:]
+) + " or later)"  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,7 +140,7 @@ def explain(stderr: bytes, returncode: int | None, pid: int) -> Trouble:
         return Trouble(
             "version",
             f"py-spy does not know the Python of process {pid}: {line}",
-            "pip install -U py-spy (3.14 needs 0.4.1 or later)",
+            _UPGRADE,
         )
     if (
         "failed to find python version" in low
@@ -135,7 +148,8 @@ def explain(stderr: bytes, returncode: int | None, pid: int) -> Trouble:
         or "not a python" in low
         or "python interpreter" in low
     ):
-        return Trouble("not_python", f"process {pid} does not run Python that py-spy can find")
+        # Of a Python newer than itself py-spy up to 0.4.1 says this as well.
+        return Trouble("not_python", f"process {pid} does not run Python that py-spy can find", _UPGRADE)
     if returncode is not None and returncode < 0:
         return Trouble("unknown", f"py-spy was ended by signal {-returncode}")
     return Trouble("unknown", f"py-spy: {line}" if line else f"py-spy ended with {returncode} and said nothing")
