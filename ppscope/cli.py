@@ -97,7 +97,7 @@ def demo(scenario: str, pp: int, tp: int, serve_only: bool, rate_hz: float, asci
 
 _PID = click.argument("pid", type=click.IntRange(min=1), required=False)
 _OUT = click.Path(path_type=Path)
-_LOOK = "How long to look; up to three times as long while evidence is missing."
+_LOOK = "How long to look; while evidence is missing up to three times as long, but no more than ten seconds longer."
 _redact_paths = click.option(
     "--redact-paths", is_flag=True, help="Shorten absolute paths to what lies within their package."
 )

@@ -12,7 +12,7 @@ from ppscope.commands.live import complain, wait_for_server
 from ppscope.diagnose.check_report import CheckReport, to_json
 from ppscope.diagnose.check_text import render
 from ppscope.diagnose.findings import judge
-from ppscope.diagnose.occupancy import GOOD, likely
+from ppscope.diagnose.occupancy import ENOUGH, GOOD, likely
 from ppscope.records import End
 from ppscope.session import Session
 from ppscope.session.dumping import burst
@@ -21,12 +21,27 @@ from ppscope.session.troubles import blind
 from ppscope.target.errors import for_command
 from ppscope.views import Occupancy
 
-EXTEND = 3
-"""At most this many times the asked seconds, while evidence is still missing."""
-_AGAIN_S = 3.0
-_AGAIN_DUMPS = 32
+DUMP_CORES = 0.5
+"""A look of seconds takes its dumps at twice the pace of the live view, which has all the time."""
+_EXTEND = 3
+_LONGER_S = 10.0
+_AGAIN_S = 1.0
+_AGAIN_DUMPS = 16
+_FIRST_S = 3.0
 _TO_DECIDE = 80
 """Samples that are enough where fewer leave open whether half of the slots are in use."""
+_WANTED = {
+    "server": "a server that serves",
+    "settings": "the server's settings, which it did not answer",
+    "stacks": "stacks",
+    "slots": "samples enough to tell the slots in use",
+    "rules": "the rules of the installed SGLang",
+}
+
+
+def most_s(seconds: float) -> float:
+    """The longest look while evidence is missing: three times what was asked, and at most ten seconds more."""
+    return min(_EXTEND * seconds, seconds + _LONGER_S)
 
 
 def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> int:
@@ -34,7 +49,7 @@ def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> 
     stdout.require()
     arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
     stream = CollectorProcess(arguments)
-    session = Session(stream)
+    session = Session(stream, dump_cores=DUMP_CORES)
     try:
         end = wait_for_server(session, stream)
         if end is None:
@@ -62,7 +77,7 @@ def _blind(session: Session) -> End | None:
 def look(session: Session, stream: CollectorProcess, seconds: float) -> End | None:
     """Take in records until enough was seen; an End record instead says why it will not be."""
     started = time.monotonic()
-    asked = started
+    asked = started + _FIRST_S - _AGAIN_S
     while True:
         stream.wait(0.2)
         session.poll()
@@ -72,11 +87,11 @@ def look(session: Session, stream: CollectorProcess, seconds: float) -> End | No
         if session.end is not None:
             gone = session.end.reason == "target_gone"
             return session.end if not gone else End(0, "target_gone", session.end.message, exit_code=exits.TARGET_ENDED)
-        if now - started >= seconds and (now - started >= EXTEND * seconds or not missing(session)):
+        if now - started >= seconds and (now - started >= most_s(seconds) or not missing(session)):
             return None
         if session.server is not None and now - asked >= _AGAIN_S and "slots" in missing(session):
             asked = now
-            for command in burst(session.server, _AGAIN_DUMPS):
+            for command in burst(session.server, _AGAIN_DUMPS, DUMP_CORES):
                 session.send(command)
 
 
@@ -104,12 +119,12 @@ def missing(session: Session) -> set[str]:
 
 
 def _enough(found: Occupancy) -> bool:
-    """Whether there are samples to say how many slots are in use, and whether that is more than half of them."""
+    """Whether there are samples to say how many slots are in use: as soon as it is clear whether that is more than half of them."""
     between = likely(found)
     if found.slots is None or between is None or found.provenance == "exact":
         return found.samples >= GOOD
     undecided = between[0] <= found.slots / 2 < int(between[1])
-    return found.samples >= (_TO_DECIDE if undecided else GOOD)
+    return found.samples >= (_TO_DECIDE if undecided else ENOUGH)
 
 
 def report_of(session: Session) -> CheckReport:
@@ -123,7 +138,7 @@ def report_of(session: Session) -> CheckReport:
         findings=tuple(judge(evidence)),
         overhead_cores=cost.own_cores + cost.children_cores if cost else None,
         host=session.hello.host if session.hello else "",
-        labels={style.name: style.label for style in session.phases()},
+        lacking={name: _WANTED[name] for name in sorted(missing(session))},
     )
 
 

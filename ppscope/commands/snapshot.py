@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ppscope import exits
 from ppscope.collect.client import CollectorProcess
-from ppscope.commands.check import EXTEND, look
+from ppscope.commands.check import DUMP_CORES, look, most_s
 from ppscope.commands.live import complain, wait_for_server
 from ppscope.commands.progress import Progress
 from ppscope.session import Session
@@ -36,10 +36,10 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
         complain(why)
         return exits.USAGE
     arguments = ["--rate", str(rate_hz), *(["--pid", str(pid)] if pid is not None else [])]
-    progress = Progress(seconds, EXTEND * seconds)
+    progress = Progress(seconds, most_s(seconds))
     stream = _Watched(arguments, progress)
     kept = KeptStream(stream, None)
-    session = Session(kept)
+    session = Session(kept, dump_cores=DUMP_CORES)
     try:
         end = wait_for_server(session, stream) or look(session, stream, seconds)
     except KeyboardInterrupt:

@@ -15,14 +15,16 @@ SCHEMA = "ppscope.check/1"
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What was seen and what follows. `overhead_cores` is ppscope's own CPU; `host` the node's name."""
+    """What was seen and what follows. `overhead_cores` is ppscope's own CPU; `host` the node's name.
+
+    `lacking` is the evidence that was still missing at the end, in words.
+    """
 
     evidence: Evidence
     findings: tuple[Finding, ...]
     overhead_cores: float | None
     host: str = ""
-    labels: dict[str, str] = {}
-    """The view's word for each phase name."""
+    lacking: dict[str, str] = {}
 
     @property
     def alarms(self) -> bool:
@@ -49,6 +51,7 @@ def to_json(report: CheckReport) -> dict[str, Any]:
             "emulated": server.emulated,
         },
         "seconds": _rounded(evidence.seconds),
+        "lacking": list(report.lacking),
         "load": {
             "running": load.running,
             "running_provenance": load.running_provenance,

@@ -21,13 +21,15 @@ _CURL = re.compile(r"curl -X POST \S+ -H '[^']*' -d '[^']*'")
 def render(report: CheckReport) -> str:
     """What was seen, then the findings, gravest first."""
     evidence = report.evidence
-    lines = [*_head(report), *_graphs(evidence), "", *_stages(evidence, report.labels), ""]
+    lines = [*_head(report), *_graphs(evidence), "", *_stages(evidence), ""]
     for finding in report.findings:
         lines += [*_finding(finding), ""]
     if not report.findings:
         lines += [_nothing(evidence), ""]
-    if report.overhead_cores is not None:
-        lines.append(f"seen for {evidence.seconds:.0f} s at a cost of {report.overhead_cores:.2f} core")
+    cost = "" if report.overhead_cores is None else f" at a cost of {report.overhead_cores:.2f} core"
+    lines.append(f"seen for {evidence.seconds:.0f} s{cost}")
+    if report.lacking:
+        lines += _fit(f"stopped without {'; '.join(report.lacking.values())}: a longer --seconds may tell more")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -78,7 +80,7 @@ def _graph(name: str, state: GraphState) -> str:
     )
 
 
-def _stages(evidence: Evidence, labels: dict[str, str]) -> list[str]:
+def _stages(evidence: Evidence) -> list[str]:
     least = share(_SHOWN)
     lines = [f"{'stage':<7}{'gpu':<8}{'power':>13}{'util':>7}{'busy':>7}  host phases, {least} and more"]
     for stage in evidence.stages:
@@ -86,7 +88,9 @@ def _stages(evidence: Evidence, labels: dict[str, str]) -> list[str]:
         head = f"{label:<7}{_gpus(stage):<8}{_power(stage):>13}{_util(stage):>7}{share(stage.busy):>7}  "
         told = sorted((pair for pair in stage.phases.items() if pair[1] >= _SHOWN), key=lambda pair: -pair[1])
         # A phase and its share are not torn apart.
-        words = [f"{labels.get(name, name)} {share(part)}".replace(" ", "\N{NO-BREAK SPACE}") for name, part in told]
+        words = [
+            f"{evidence.labels.get(name, name)} {share(part)}".replace(" ", "\N{NO-BREAK SPACE}") for name, part in told
+        ]
         phases = textwrap.wrap(", ".join(words) or UNKNOWN, WIDTH - len(head), break_long_words=False)
         lines.append(head + phases[0])
         lines += [" " * len(head) + more for more in phases[1:]]

@@ -82,6 +82,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """Whether a forward pass was seen in the last seconds; None where no stacks were."""
     running_at_least: int | None = None
     """Requests that run at the very least, whatever the occupancy is."""
+    running_at_most: int | None = None
+    """Requests that ran at the very most in the last seconds; None where nothing excludes more."""
     queued_s: float = 0.0
     """For how long every reading of the queue has been above zero."""
     replay_share: float | None = None
@@ -94,6 +96,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """Batch sizes with a decode graph."""
     layers: int | None = None
     """Layers of the model, from its config.json or the partition that was asked for."""
+    labels: dict[str, str] = {}
+    """The view's word for each phase name."""
 
     def stage(self, pp: int) -> StageEvidence | None:
         """The first data-parallel replica's stage."""

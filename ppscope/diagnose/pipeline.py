@@ -34,15 +34,20 @@ def is_serial(evidence: Evidence) -> bool:
     return at_most <= half and _enough(evidence, slots) is True and not _count_contradicts(evidence, half)
 
 
+def running_slots(evidence: Evidence) -> float | None:
+    """Slots that the server's own counts need: open requests (each at least one sequence) ÷ the size of a micro-batch."""
+    if evidence.in_flight is None or not evidence.micro_batch:
+        return None
+    return (evidence.in_flight - (evidence.load.queued or 0)) / evidence.micro_batch
+
+
 def _count_contradicts(evidence: Evidence, half: float) -> bool:
-    """Whether the server's own counts need more slots than that: open requests (each at least one sequence) ÷ micro-batch size.
+    """Whether the server's own counts need more slots than that.
 
     On a node without a free core dumps catch the same slot too often; the counts do not mind.
     """
-    if evidence.in_flight is None or not evidence.micro_batch:
-        return False
-    running = evidence.in_flight - (evidence.load.queued or 0)
-    return running / evidence.micro_batch > half + _COUNT_MARGIN
+    counted = running_slots(evidence)
+    return counted is not None and counted > half + _COUNT_MARGIN
 
 
 def _enough(evidence: Evidence, slots: int) -> bool | None:
@@ -108,11 +113,13 @@ def _serial_remedy(evidence: Evidence, slots: int, wanted: int, limit: int | Non
 
 def too_few_requests(evidence: Evidence) -> Finding | None:
     """Fewer requests run than there are slots: the pipeline cannot be full, whatever the flags."""
-    slots, running = evidence.occupancy.slots, evidence.load.running
-    if slots is None or slots < 2 or running is None or evidence.active is not True:
+    slots, running, most = evidence.occupancy.slots, evidence.load.running, evidence.running_at_most
+    # Between two requests of one client the count is 0 for a moment, and one of many is missing: the most of late decides.
+    if slots is None or slots < 2 or most is None or evidence.active is not True:
         return None
-    if not 0 < running < slots or (evidence.running_at_least or 0) >= slots or evidence.load.queued:
+    if not 0 < most < slots or (evidence.running_at_least or 0) >= slots or evidence.load.queued:
         return None
+    running = running or most
     lines = [
         f"{say.plural(running, 'request')} running ({evidence.load.running_provenance}), {slots} micro-batch slots"
     ]

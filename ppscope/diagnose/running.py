@@ -6,7 +6,11 @@ running requests are the occupied slots times the mean micro-batch, checked agai
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
+
+from ppscope.diagnose.occupancy import likely
+from ppscope.views import Occupancy
 
 
 class Running(NamedTuple):
@@ -41,3 +45,15 @@ def estimate_running(
         return Running(at_least, None)
     # Slots are whole; what is left of a whole number is the error of the dumps.
     return Running(at_least, max(at_least or 0, round(max(round(occupied), 1) * micro_batch)))
+
+
+def most_running(occupied: Occupancy, micro_batch: float | None, in_flight_most: int | None) -> int | None:
+    """The most requests that ran at once in the last seconds, as far as the evidence excludes more; None where it does not.
+
+    `in_flight_most` is the largest number of open HTTP requests of those seconds: clients that ask anew as soon as they are answered
+    leave a gap in between, and the reading that falls into it is not the load.
+    """
+    if in_flight_most is not None and (micro_batch is None or in_flight_most >= micro_batch - 0.5):
+        return in_flight_most
+    between = likely(occupied)
+    return None if between is None or micro_batch is None else round(math.floor(between[1]) * micro_batch)

@@ -16,10 +16,11 @@ class SetRate(Command, frozen=True, tag="set_rate"):
 
 
 class DumpNow(Command, frozen=True, tag="dump_now"):
-    """Take `count` dumps of one rank (None: of every rank in turn) as fast as the budget allows."""
+    """Take `count` dumps of one rank (None: of every rank in turn) as fast as `cores` of CPU allow (None: the collector's own bound)."""
 
     count: int
     rank: RankKey | None = None
+    cores: float | None = None
 
 
 class ReadServerInfo(Command, frozen=True, tag="read_server_info"):

@@ -14,7 +14,8 @@ LATER_NS = 20_000_000_000
 class Dumping:
     """Decides on bursts. One process of each stage is dumped: its tensor-parallel peers run the same loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: float | None = None) -> None:
+        self._cores = cores
         self._launcher: int | None = None
         self._asked_ns = 0
         self._bursts = 0
@@ -33,14 +34,14 @@ class Dumping:
             size = LATER_BURST
         self._asked_ns = now_ns
         self._bursts += 1
-        return burst(server, size)
+        return burst(server, size, self._cores)
 
 
-def burst(server: Server, size: int) -> list[DumpNow]:
+def burst(server: Server, size: int, cores: float | None = None) -> list[DumpNow]:
     """About `size` dumps, round the stages in turn."""
     stages = first_ranks(server)
     rounds = -(-size // len(stages)) if stages else 0
-    return [DumpNow(1, key) for _ in range(rounds) for key in stages]
+    return [DumpNow(1, key, cores) for _ in range(rounds) for key in stages]
 
 
 def first_ranks(server: Server) -> list[RankKey]:

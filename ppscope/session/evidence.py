@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ppscope.diagnose.evidence import Evidence, GpuEvidence, RankEvidence, StageEvidence
 from ppscope.diagnose.graph_state import captured_sizes
 from ppscope.diagnose.layers import stage_layers
-from ppscope.diagnose.running import estimate_running
+from ppscope.diagnose.running import estimate_running, most_running
 from ppscope.records import BatchLog, GpuSample
 from ppscope.session.gpus import Gpus
 from ppscope.session.ranks import RankState
@@ -65,6 +65,7 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         in_flight=in_flight,
         active=active(session.states.values(), session.phases(), now_ns),
         running_at_least=at_least,
+        running_at_most=most_running(occupied, micro_batch, session.load.in_flight_most(now_ns)),
         queued_s=(now_ns - queued_since) / 1e9 if queued_since is not None else 0.0,
         replay_share=share,
         replay_source=source,
@@ -72,6 +73,7 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         rules_problem=session.rules.problem,
         captured=captured_sizes(settings.resolved, settings.notes),
         layers=sum(layers) if layers else None,
+        labels={style.name: style.label for style in session.phases()},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
@@ -20,6 +21,9 @@ _BATCHES_NS = 60_000_000_000
 _SIZES_NS = 30_000_000_000
 _LARGEST_NS = 10_000_000_000
 _LINES = 4
+_READINGS = 5
+_POINTS = 32
+_OCCUPANCY_NS = 30_000_000_000
 _GAP_NS = 10_000_000_000
 _LEAST_NS = 5_000_000_000
 
@@ -35,7 +39,7 @@ class LoadState:
         self.since_ns = 0
         """Lines of the log from before this instant, the attach, count only while there are no others."""
         self._passes: dict[str, deque[tuple[int, float]]] = {}
-        self.occupancy: dict[int, tuple[int, float]] = {}
+        self._occupancy: dict[int, deque[tuple[int, float]]] = {}
 
     def add(self, sample: LoadSample) -> None:
         """Take in a load reading."""
@@ -57,9 +61,17 @@ class LoadState:
             if labels.get("pp_rank", "0") == "0":
                 self._passes.setdefault(mode, deque(maxlen=120)).append((metric.at_ns, metric.value))
         elif metric.name == "sglang:fwd_occupancy" and labels.get("pp_rank", "").isdigit():
-            value = metric.value / 100 if metric.value > 1.0 else metric.value
-            if value == value:  # noqa: PLR0124  NaN without the device timer
-                self.occupancy[int(labels["pp_rank"])] = (metric.at_ns, value)
+            points = self._occupancy.setdefault(int(labels["pp_rank"]), deque(maxlen=_POINTS))
+            if not math.isnan(metric.value):  # as it is without the device timer
+                points.append((metric.at_ns, metric.value / 100))
+
+    def busy(self, pp: int, now_ns: int) -> float | None:
+        """Busy share of a stage by the server's own forward occupancy, the mean of the last readings; None without a fresh one."""
+        points = self._occupancy.get(pp)
+        if not points or now_ns - points[-1][0] > _OCCUPANCY_NS:
+            return None
+        recent = [share for at_ns, share in points if points[-1][0] - at_ns <= _LARGEST_NS]
+        return sum(recent) / len(recent)
 
     def _best(self, field: str, now_ns: int) -> tuple[float | int | None, str | None]:
         for source in _TRUST_THROUGHPUT if field == "tokens_per_s" else _TRUST:
@@ -126,6 +138,17 @@ class LoadState:
         """Open generation requests at the HTTP server; None where nothing fresh says it."""
         value, _ = self._best("in_flight", now_ns)
         return None if value is None else int(value)
+
+    def in_flight_most(self, now_ns: int) -> int | None:
+        """The most open generation requests in any reading of the last seconds; None without enough of them."""
+        told = [
+            (sample.at_ns, int(sample.in_flight))
+            for sample in takewhile(lambda sample: now_ns - sample.at_ns <= _BATCHES_NS, reversed(self.history))
+            if sample.in_flight is not None
+        ]
+        recent = [count for at_ns, count in told if now_ns - at_ns <= _LARGEST_NS]
+        recent = recent if len(recent) >= _READINGS else [count for _, count in told[:_READINGS]]
+        return max(recent) if len(recent) >= _READINGS else None
 
     def queued_since(self, now_ns: int) -> int | None:
         """Since when every fresh reading of the queue has been above zero; None while one is not, or none is fresh."""

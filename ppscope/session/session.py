@@ -26,13 +26,22 @@ _OCCUPANCY_NS = 60_000_000_000
 
 
 class Session(Intake):
-    """Answers the screen from what its stream has said; see ppscope.feed.Feed."""
+    """Answers the screen from what its stream has said; see ppscope.feed.Feed.
 
-    def __init__(self, stream: RecordStream, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    `dump_cores` bounds the CPU of bursts of dumps; None leaves it to the collector.
+    """
+
+    def __init__(
+        self,
+        stream: RecordStream,
+        clock: Callable[[], int] = time.monotonic_ns,
+        *,
+        dump_cores: float | None = None,
+    ) -> None:
         super().__init__(stream, clock)
         self._rows = StageRows(self._table.styles, self.gpus, self.load)
         self._rows.trace_busy = self._trace_busy
-        self._dumping = Dumping()
+        self._dumping = Dumping(dump_cores)
 
     def poll(self) -> bool:
         """Take in what has arrived; True when anything did."""

@@ -16,7 +16,6 @@ WINDOW_NS = 5_000_000_000
 """Shares in the stage rows are over the last five seconds of what was seen."""
 FORWARD = ("replay", "eager", "graph_input", "prepare", "sample")
 """Phases of the forward pass: on a CPU server, where it is synchronous, their time is busy time."""
-_METRIC_FRESH_NS = 30_000_000_000
 
 
 def shares(times: PhaseTimes) -> tuple[tuple[int, float], ...]:
@@ -84,9 +83,8 @@ class StageRows:
             return exact, "probe"
         if (traced := self.trace_busy(pp, now)) is not None:
             return traced, "trace"
-        at, occupancy = self._load.occupancy.get(pp, (0, 0.0))
-        if at and now - at <= _METRIC_FRESH_NS:
-            return occupancy, "metric"
+        if (told := self._load.busy(pp, now)) is not None:
+            return told, "metric"
         if device == "cpu" and host_forward is not None:
             return host_forward, "host"
         return None, None

@@ -84,7 +84,8 @@ class DumpSource(Source):
             return
         count = max(0, min(command.count, MAX_BURST))
         with self._wake:
-            wanted = [(key, BURST_CORES) for key in sorted(self._ranks) if command.rank in (None, key)]
+            cores = BURST_CORES if command.cores is None else min(max(command.cores, BUDGET_CORES), FIRST_CORES)
+            wanted = [(key, cores) for key in sorted(self._ranks) if command.rank in (None, key)]
             for _ in range(count):
                 self._queue.extend(wanted[: max(0, MAX_QUEUE - len(self._queue))])
             self._wake.notify_all()

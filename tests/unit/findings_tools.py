@@ -78,6 +78,7 @@ def evidence(**changes: Any) -> Evidence:
         in_flight=64,
         active=True,
         running_at_least=64,
+        running_at_most=64,
         replay_share=1.0,
         replay_source="metrics",
         captured=Sizes((1, 2, 4, 8, 16, 32), "captured"),

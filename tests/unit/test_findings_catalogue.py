@@ -61,7 +61,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "too few requests": (
         "load.too_few_requests",
-        {"load": load(1), "occupancy": Occupancy(8, 1.0, 50, "sampled"), "running_at_least": 1, "micro_batch": 1.0, "in_flight": 1},
+        {"load": load(1), "occupancy": Occupancy(8, 1.0, 50, "sampled"), "running_at_least": 1, "micro_batch": 1.0, "in_flight": 1,
+         "running_at_most": 1},
     ),
     "by flag": ("graphs.disabled_by_flag", {"decode": GraphState("off", "off", "off", "log"), "replay_share": 0.0}),
     "by flag, with the rules": ("graphs.disabled_by_flag", {"decode": OFF, "rule": BY_FLAG, "replay_share": 0.0}),
@@ -181,6 +182,7 @@ OPTIONAL: dict[str, Any] = {
     "micro_batch": None,
     "in_flight": None,
     "running_at_least": None,
+    "running_at_most": None,
     "replay_share": None,
     "rule": None,
     "captured": None,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +29,22 @@ def test_it_shows_after_two_seconds_and_clears_after_three_misses() -> None:
     assert shown([True, True, True, True, False, False, True, False, False, False]) == [
         False, False, True, True, True, True, True, True, True, False,
     ]  # fmt: skip
+
+
+def test_what_comes_back_stays_longer_each_time() -> None:
+    """Nine misses, then twenty-seven; three again when it was gone for minutes."""
+    twice = [True] * 3 + [False] * 3
+    seen = shown(
+        [*twice, *[True] * 3, *[False] * 9, *[True] * 3, *[False] * 27, *[False] * 180, *[True] * 3, *[False] * 3]
+    )
+    changes = [at for at, (before, now) in enumerate(pairwise([False, *seen])) if before != now]
+    assert changes == [2, 5, 8, 17, 20, 47, 230, 233]
+
+
+@given(st.lists(st.sampled_from([True, True, False]), min_size=600, max_size=600))
+def test_what_lies_on_a_threshold_changes_a_few_times_in_ten_minutes(seen: list[bool]) -> None:
+    visible = shown(seen)
+    assert sum(before != now for before, now in pairwise(visible)) <= 8
 
 
 def test_two_judgements_two_seconds_apart_are_enough() -> None:

@@ -21,6 +21,7 @@ from ppscope.records import (
     HostSamples,
     LoadSample,
     LoopSample,
+    Metric,
     Rank,
     RankKey,
     Rules,
@@ -226,6 +227,19 @@ def test_window_and_figures_of_the_evidence() -> None:
     assert found.active is True
     assert found.replay_share == 0.0
     assert (found.seconds, found.micro_batch) == (12.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("percents", "busy"), [([0.8], 0.008), ([90.0, 100.0], 0.95), ([float("nan")], None), ([], None)]
+)
+def test_forward_occupancy_is_in_percent_and_its_last_readings_count(percents: list[float], busy: float | None) -> None:
+    at = START + 12 * SECOND
+    told = [Metric(at, "sglang:fwd_occupancy", (("pp_rank", "2"),), percent) for percent in percents]
+    session, _ = play([*story(), *told])
+    found = gather(session, at)
+    assert found is not None
+    assert found.stages[2].busy == pytest.approx(busy)
+    assert found.stages[1].busy is None
 
 
 class TestDumps:
