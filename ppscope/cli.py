@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from ppscope import __version__, exits, stdout
 
@@ -44,6 +45,13 @@ def main() -> None:
     """See live what a pipeline-parallel SGLang server does, why it is slow, and what to change."""
 
 
+def _server_pids(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from ppscope.commands.complete import server_pids
+
+    return server_pids(incomplete)
+
+
+_PID = click.argument("pid", type=click.IntRange(min=1), required=False, shell_complete=_server_pids)
 _rate = click.option(
     "--rate",
     "rate_hz",
@@ -56,7 +64,7 @@ _ascii = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASC
 
 
 @main.command()
-@click.argument("pid", type=click.IntRange(min=1), required=False)
+@_PID
 @_rate
 @_ascii
 def attach(pid: int | None, rate_hz: float, ascii_only: bool) -> None:
@@ -95,9 +103,8 @@ def demo(scenario: str, pp: int, tp: int, serve_only: bool, rate_hz: float, asci
     sys.exit(run(scenario, pp=pp, tp=tp, serve_only=serve_only, rate_hz=rate_hz, ascii_only=ascii_only))
 
 
-_PID = click.argument("pid", type=click.IntRange(min=1), required=False)
 _OUT = click.Path(path_type=Path)
-_LOOK = "How long to look; while evidence is missing up to three times as long, but no more than ten seconds longer."
+_LOOK = "How long to look; up to three times as long while evidence is missing."
 _redact_paths = click.option(
     "--redact-paths", is_flag=True, help="Shorten absolute paths to what lies within their package."
 )
@@ -174,7 +181,7 @@ def launch(command: tuple[str, ...], gpu_timing: bool) -> None:
 
 
 @main.command()
-@click.argument("pid", type=click.IntRange(min=1), required=False)
+@_PID
 @click.option("--json", "json_wanted", is_flag=True, help="One JSON object instead of text.")
 def doctor(pid: int | None, json_wanted: bool) -> None:
     """Can I attach here? Checks every precondition and names the command that mends it.
@@ -205,7 +212,7 @@ def check(pid: int | None, as_json: bool, seconds: float, rate_hz: float) -> Non
 
 
 @main.command()
-@click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR...")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="FILE|DIR...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a screen.")
 @click.option("--text", "as_text", is_flag=True, help="Text instead of a screen, as where there is no terminal.")
 @click.option("-o", "--output", type=_OUT, help="Write an HTML page instead.")
@@ -224,7 +231,9 @@ def trace(paths: tuple[str, ...], as_json: bool, as_text: bool, output: Path | N
 
 @main.command()
 @_PID
-@click.option("--source", metavar="DIR", help="The sglang package folder to read, instead of the server's own.")
+@click.option(
+    "--source", type=click.Path(), metavar="DIR", help="The sglang package folder to read, instead of the server's own."
+)
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Judge as if a setting had this value.")
 @click.option("--all", "show_all", is_flag=True, help="Show every rule that is not decided, and what would decide it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")

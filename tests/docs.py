@@ -46,7 +46,27 @@ def commands_table() -> str:
     return "\n".join(["| command | what |", "|---|---|", *rows])
 
 
-SECTIONS: dict[str, Callable[[], str]] = {"commands": commands_table, "keys": as_markdown}
+COMPLETION = (
+    ("bash, in ~/.bashrc", 'eval "$(_PPSCOPE_COMPLETE=bash_source ppscope)"'),
+    ("zsh, in ~/.zshrc", 'eval "$(_PPSCOPE_COMPLETE=zsh_source ppscope)"'),
+    ("fish, in ~/.config/fish/completions/ppscope.fish", "_PPSCOPE_COMPLETE=fish_source ppscope | source"),
+)
+
+
+def completion_table() -> str:
+    """Markdown table of what makes each shell complete."""
+    rows = [
+        f"| {shell.replace(', in ', ', in `')}` | `{command.replace('|', chr(92) + '|')}` |"
+        for shell, command in COMPLETION
+    ]
+    return "\n".join(["| shell | line |", "|---|---|", *rows])
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "commands": commands_table,
+    "completion": completion_table,
+    "keys": as_markdown,
+}
 
 
 def readme(text: str) -> str:
@@ -104,6 +124,12 @@ def manual() -> str:
     ]  # fmt: skip
     for name, what in ENVIRONMENT:
         lines += [".TP", f"\\fB{roff(name)}\\fR", roff(what)]
+    lines += [
+        ".SH SHELL COMPLETION",
+        roff("Tab completes commands, flags, files, and the pids of the servers that run, after:"),
+    ]
+    for shell, command in COMPLETION:
+        lines += [".TP", f"\\fB{roff(shell)}\\fR", roff(command)]
     return "\n".join(lines) + "\n"
 
 
