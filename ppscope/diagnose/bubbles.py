@@ -109,6 +109,8 @@ def last_stage_sync(evidence: Evidence) -> Finding | None:
     idle = 1 - busy[last.pp]
     if idle < SYNC or work < SYNC or starved > SYNC or work < idle / 2:
         return None
+    if bubbles(evidence) is not None:
+        return None  # the others stand still as much, though nothing of theirs waits for that
     others = say.span((100 * part for pp, part in busy.items() if pp != last.pp), "%")
     gain = predicted(evidence, Change(depth=1))
     remedy = (

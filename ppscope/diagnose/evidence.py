@@ -89,6 +89,10 @@ class Evidence(msgspec.Struct, frozen=True):
     replay_share: float | None = None
     """Share of the window's decode passes that replayed a graph, by counters or the log's flags."""
     replay_source: str | None = None
+    draft_eager: float | None = None
+    """Share of the schedulers' time in eager launches of the draft model's decode passes; None where no speculation was seen."""
+    draft_replayed: float | None = None
+    """The same in replays of the draft's own graphs."""
     rule: Answer | None = None
     """Whether decode graphs come on, by the installed source; None where it was not read."""
     rules_problem: str = ""

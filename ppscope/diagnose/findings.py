@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ppscope.diagnose import bubbles, gpus, graphs, host, pipeline, queue
+from ppscope.diagnose import bubbles, draft, gpus, graphs, host, pipeline, queue
 from ppscope.diagnose.evidence import Evidence
 from ppscope.views import Finding
 
@@ -16,6 +16,7 @@ CATALOGUE: tuple[Judge, ...] = (
     graphs.disabled,
     graphs.batch_over_captured,
     graphs.eager_decode,
+    draft.draft_eager,
     pipeline.imbalance,
     bubbles.bubbles,
     bubbles.last_stage_sync,
@@ -25,7 +26,7 @@ CATALOGUE: tuple[Judge, ...] = (
     gpus.spinning,
     pipeline.too_few_requests,
 )
-"""In the order they are shown in, within a severity. `graphs.eager_leak` comes from traces alone (ppscope.trace.findings)."""
+"""In the order they are shown in, within a severity. Any other `graphs.eager_leak` comes from traces alone (ppscope.trace.findings)."""
 _SEVERITY = {"high": 0, "medium": 1, "info": 2}
 _EXPLAINED_BY = {
     "graphs.eager_decode": {"graphs.disabled_by_flag", "graphs.disabled_by_rule", "graphs.batch_over_captured"},

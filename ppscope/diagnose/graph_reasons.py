@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ppscope.diagnose import say
+from ppscope.diagnose.draft import draft_notes
 from ppscope.diagnose.evidence import Evidence
 
 
@@ -36,6 +37,15 @@ def decode_sizes(evidence: Evidence) -> Sizes:
         latest[line.dp or 0] = line.running or 0
         sizes.append(max(latest.values()))
     return Sizes(tuple(sizes), True)
+
+
+def _draft(evidence: Evidence) -> str:
+    """What was seen of the draft model's own graphs."""
+    eager, replayed = evidence.draft_eager, evidence.draft_replayed
+    if eager is None or replayed is None or max(eager, replayed) == 0:
+        return "the draft model has graphs of its own, and whether they replay was not seen"
+    what = "replays" if replayed >= eager else "runs eager"
+    return f"the draft model {what} ({say.share(replayed)} of the time in its replays, {say.share(eager)} in its eager launches, sampled)"
 
 
 def runtime_reasons(evidence: Evidence) -> list[Reason]:
@@ -70,10 +80,10 @@ def runtime_reasons(evidence: Evidence) -> list[Reason]:
     if (algorithm := say.setting(evidence, "speculative_algorithm")) not in (None, "", "none"):
         found.append(
             Reason(
-                f"speculative decoding ({algorithm}): the counter holds verify passes of the target; the draft model has graphs"
-                " of its own, and whether they replay cannot be seen here"
+                f"speculative decoding ({algorithm}): the counter holds verify passes of the target; {_draft(evidence)}"
             )
         )
+        found += [Reason(text) for text in draft_notes(evidence)]
     if say.setting(evidence, "enable_return_hidden_states") is True:
         found.append(
             Reason(

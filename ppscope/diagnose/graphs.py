@@ -97,6 +97,7 @@ def _by_rule(evidence: Evidence, fired: tuple[Judged, ...]) -> Finding:
             else "the installed source was not read"
         )
         lines.append(f"which rule did is not known: {why}")
+        lines += _log_says(evidence)
         remedy = "ppscope rules PID lists every rule of the installed source that can turn decode graphs off."
     return Finding(
         id="graphs.disabled_by_rule",
@@ -108,6 +109,13 @@ def _by_rule(evidence: Evidence, fired: tuple[Judged, ...]) -> Finding:
         provenance="exact" if fired else "inferred",
         source=_sources(fired[:_RULES_SHOWN]),
     )
+
+
+def _log_says(evidence: Evidence) -> list[str]:
+    """The log's own words on why decode graphs are off; lines about prefill and draft graphs are others."""
+    said = [note.text for note in evidence.log_notes if note.kind == "graph_disabled"]
+    other = ("prefill", "piecewise", "draft", "breakable")
+    return [f"log: {text}" for text in dict.fromkeys(said) if not any(word in text.lower() for word in other)][:2]
 
 
 def _remedy(first: Judged, answer: Answer | None) -> str:

@@ -11,8 +11,10 @@ from ppscope.diagnose.graph_state import captured_sizes
 from ppscope.diagnose.layers import stage_layers
 from ppscope.diagnose.running import estimate_running, most_running
 from ppscope.records import BatchLog, GpuSample
+from ppscope.session.draft import draft_times
 from ppscope.session.gpus import Gpus
 from ppscope.session.ranks import RankState
+from ppscope.session.settings import SettingsState
 from ppscope.session.stages import FORWARD
 from ppscope.sources.gpu_reasons import throttle_names
 from ppscope.timeline import PhaseTimes
@@ -44,6 +46,7 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
     running = estimate_running(occupied.mean, micro_batch, in_flight, load.queued, session.load.largest(now_ns))
     at_least = load.running if load.running_provenance == "exact" else running.at_least
     queued_since = session.load.queued_since(now_ns)
+    draft = draft_times(session.states.values(), session.interned, since) if _speculates(settings) else None
     share, source = _replays(session, batches, since)
     rule = session.rules.answer(server, settings.requested, settings.resolved)
     model = settings.model or {}
@@ -69,12 +72,19 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         queued_s=(now_ns - queued_since) / 1e9 if queued_since is not None else 0.0,
         replay_share=share,
         replay_source=source,
+        draft_eager=draft.eager if draft is not None else None,
+        draft_replayed=draft.replayed if draft is not None else None,
         rule=rule,
         rules_problem=session.rules.problem,
         captured=captured_sizes(settings.resolved, settings.notes),
         layers=sum(layers) if layers else None,
         labels={style.name: style.label for style in session.phases()},
     )
+
+
+def _speculates(settings: SettingsState) -> bool:
+    values = (settings.resolved or {}, settings.requested or {})
+    return any(found.get("speculative_algorithm") for found in values)
 
 
 def active(states: Iterable[RankState], styles: Sequence[PhaseStyle], now_ns: int) -> bool | None:

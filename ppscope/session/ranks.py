@@ -102,11 +102,19 @@ class RankState:
             return exact, True
         return sampled, False
 
+    def main_spans(self) -> list[Sampled]:
+        """The sampled stacks of the main thread over the last minute, oldest first."""
+        mains = [tid for tid in self.threads if self._is_main_thread(tid, self.thread_names.get(tid, ""))]
+        return [span for tid in mains for span in self.threads[tid]]
+
     def _is_main(self, record: StackSpans) -> bool:
+        return self._is_main_thread(record.tid, record.thread)
+
+    def _is_main_thread(self, tid: int, name: str) -> bool:
         main_tid = self.rank.main_tid
         if main_tid is not None:
-            return record.tid == main_tid
-        return record.tid in (self.rank.pid, self.rank.ns_pid) or record.thread == "MainThread"
+            return tid == main_tid
+        return tid in (self.rank.pid, self.rank.ns_pid) or name == "MainThread"
 
     def add_loop(self, record: LoopSample, interned: Interned) -> None:
         """Take in a dump; it names the micro-batch of the span it falls into, once that has come."""

@@ -243,10 +243,13 @@ class Pipeline:
             yield Metric(at, "sglang:fwd_occupancy", (("pp_rank", str(pp)),), 100 * min(self._swing(busy, 0.04), 0.99))
 
     def _line(self, story: Story, pp: int) -> BatchLog:
-        size = self._random.choice([size for size in story.sizes if size])
+        sizes = [size for size in story.sizes if size]
+        size = self._random.choice(sizes)
+        # A line every forty passes and three seconds.
+        rate = 40 / 3 * sum(sizes) / len(sizes)
         return BatchLog(
             self.at_ns, self.at_ns, "decode", None, pp, None, running=size, queued=story.queued,
-            tokens_per_s=self._swing(story.tokens_per_s, 0.3), graph=self._random.random() < story.replays,
+            tokens_per_s=self._swing(rate, 0.1), graph=self._random.random() < story.replays,
         )  # fmt: skip
 
     def _gpu(self, story: Story, pp: int, at_ns: int) -> GpuSample:

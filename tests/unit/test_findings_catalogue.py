@@ -15,6 +15,7 @@ from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.findings import CATALOGUE, judge
 from ppscope.diagnose.graph_rules import Answer, Judged
 from ppscope.diagnose.graph_state import Sizes
+from ppscope.records import GpuDevice, LogNote
 from ppscope.sources.rules_model import Condition, GraphRule, literal
 from ppscope.views import Finding, GraphState, Occupancy
 from tests.unit.findings_tools import (
@@ -97,6 +98,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "host.cpu_bound",
         {"stages": (stage(0, phases={"eager": 0.9, "wait_gpu": 0.1}, host_cpu=0.97, gpu=gpu(util=40.0)), *stages(count=8)[1:])},
     ),
+    "draft eager": (
+        "graphs.eager_leak",
+        {"draft_eager": 0.12, "draft_replayed": 0.0, "resolved": settings(speculative_algorithm="EAGLE")},
+    ),
     "queue blocked": (
         "server.queue_blocked",
         {"active": False, "load": load(None, 3, None), "queued_s": 9.0, "occupancy": Occupancy(8, None, 2, None)},
@@ -117,9 +122,9 @@ def test_a_healthy_server_has_none() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_each_finding_alone_and_complete(case: str) -> None:
     finding = only(case)
-    severity = {"graphs": "high", "server": "high", "load": "info"}.get(finding.id.partition(".")[0])
-    severity = severity or {"pipeline.serial": "high", "gpu.spinning": "info"}.get(finding.id, "medium")
-    assert finding.severity == severity
+    severity = {"graphs": "high", "server": "high", "load": "info"}.get(finding.id.partition(".")[0], "medium")
+    others = {"pipeline.serial": "high", "gpu.spinning": "info", "graphs.eager_leak": "medium"}
+    assert finding.severity == others.get(finding.id, severity)
     assert finding.evidence
     assert finding.remedy
     assert finding.provenance in ("exact", "sampled", "inferred")
@@ -166,6 +171,9 @@ NEAR: dict[str, dict[str, Any]] = {
     "throttled for a moment": {"stages": stages(gpu=gpu(throttled=(("sw_power_cap", 0.15), ("gpu_idle", 0.9))))},
     "busy scheduler, busy GPU": {"stages": stages(phases={"eager": 0.9}, host_cpu=0.97)},
     "scheduler that polls": {"stages": stages(phases={"idle": 0.9, "replay": 0.1}, host_cpu=0.97, gpu=gpu(util=30.0))},
+    "a draft that replays": {"draft_eager": 0.05, "draft_replayed": 0.1},
+    "a draft hardly seen": {"draft_eager": 0.02, "draft_replayed": 0.0},
+    "a draft whose target's passes nobody counts": {"draft_eager": 0.2, "draft_replayed": 0.0, "replay_share": None},
     "a queue that moves": {"load": load(64, 40), "queued_s": 30.0},
 }  # fmt: skip
 
@@ -187,6 +195,7 @@ OPTIONAL: dict[str, Any] = {
     "rule": None,
     "captured": None,
     "layers": None,
+    "draft_eager": None,
     "active": None,
     "load": load(None, None, None),
     "occupancy": Occupancy(None, None, 0, None),
@@ -284,6 +293,51 @@ class TestWords:
         }
         (finding,) = judge(evidence(**changes, batches=decode_lines(3, False), micro_batch=3.0))
         assert word in " ".join(finding.evidence)
+
+    @pytest.mark.parametrize(
+        ("replayed", "eager", "word"),
+        [(0.1, 0.01, "the draft model replays"), (0.0, 0.1, "the draft model runs eager")],
+    )
+    def test_what_was_seen_of_the_draft_is_told(self, replayed: float, eager: float, word: str) -> None:
+        changes = {**CASES["eager decode"][1], "resolved": settings(speculative_algorithm="EAGLE")}
+        (finding,) = judge(evidence(**changes, draft_eager=eager, draft_replayed=replayed))
+        assert word in " ".join(finding.evidence)
+
+    def test_the_log_tells_why_a_draft_has_no_graph(self) -> None:
+        notes = (
+            LogNote(
+                0,
+                "graph_disabled",
+                "Disable DFLASH draft cuda graph because cpu does not support device graph capture.",
+            ),
+            LogNote(0, "graph_disabled", "Disable prefill CUDA graph because no sizes"),
+        )
+        (finding,) = judge(evidence(**CASES["draft eager"][1], log_notes=notes))
+        assert [line for line in finding.evidence if line.startswith("log:")] == [f"log: {notes[0].text}"]
+        (off,) = judge(evidence(**CASES["by rule, source not readable"][1], log_notes=notes))
+        assert not any(line.startswith("log:") for line in off.evidence), "both are about other graphs"
+        own = LogNote(0, "graph_disabled", "Cuda graph is disabled because of using torch native attention backend")
+        (off,) = judge(evidence(**CASES["by rule, source not readable"][1], log_notes=(*notes, own)))
+        assert f"log: {own.text}" in off.evidence
+
+    def test_bubbles_name_links_and_what_to_run(self) -> None:
+        devices = [
+            GpuDevice(index, f"GPU-{index}", "B200", pcie_gen_max=5, pcie_width_max=16, p2p=((index + 1, "SYS"),))
+            for index in range(8)
+        ]
+        told = tuple(
+            stage(pp, busy=0.4, gpu=gpu(pp, device=devices[pp], pcie_gen=1 if pp == 2 else 5, pcie_width=16))
+            for pp in range(8)
+        )
+        (finding,) = judge(evidence(stages=told))
+        lines = " / ".join(finding.evidence)
+        assert "links between neighbouring stages: GPU 0 to 1 SYS, GPU 1 to 2 SYS" in lines
+        assert "PCIe below what it can: GPU 2 gen 1 ×16 of gen 5 ×16" in lines
+        assert "computes 40 % at most" in lines
+        assert "nvidia-smi topo -m" in finding.remedy
+        at_work = {"schedule": 0.6, "wait_gpu": 0.4}
+        (finding,) = judge(evidence(stages=stages([0.4] * 8, phases=at_work)))
+        assert "ppscope attach 50" in finding.remedy
 
     def test_crowded_cores_are_told(self) -> None:
         phases = {"eager": 0.9, "wait_gpu": 0.1}
