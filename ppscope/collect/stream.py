@@ -46,9 +46,22 @@ class StreamError(ValueError):
 
 
 def encode(record: AnyRecord | AnyCommand) -> bytes:
-    """One frame: length and msgpack body."""
-    body = msgspec.msgpack.encode(record)
+    """One frame: length and msgpack body. Text that is no Unicode, half a surrogate pair out of JSON, is sent with `?` in its place."""
+    try:
+        body = msgspec.msgpack.encode(record)
+    except UnicodeEncodeError:
+        body = msgspec.msgpack.encode(_as_unicode(msgspec.to_builtins(record, builtin_types=(bytes,))))
     return _LENGTH.pack(len(body)) + body
+
+
+def _as_unicode(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list | tuple):
+        return [_as_unicode(part) for part in value]
+    if isinstance(value, dict):
+        return {_as_unicode(key): _as_unicode(part) for key, part in value.items()}
+    return value
 
 
 class FrameReader(Generic[T]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -12,7 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppscope.collect.stream import MAGIC, FrameReader, FrameWriter, StreamError, encode, records_of
-from ppscope.records import AnyRecord, Dropped, End, Hello, Note, RankKey, StackDef, StackSpans
+from ppscope.records import (
+    AnyRecord,
+    Dropped,
+    End,
+    Hello,
+    Note,
+    RankKey,
+    Rules,
+    Settings,
+    SourceStatus,
+    StackDef,
+    StackSpans,
+)
 
 SAMPLE: list[AnyRecord] = [
     Hello(1, "0.1.0", "box", 5, 6, 7),
@@ -120,3 +133,18 @@ def test_a_reader_that_is_gone_is_noticed() -> None:
 def test_an_impossible_length_is_refused() -> None:
     with pytest.raises(StreamError, match="not a ppscope stream"):
         list(reader().feed(MAGIC + b"\xff\xff\xff\xff"))
+
+
+def test_text_that_is_no_unicode_is_sent_all_the_same() -> None:
+    """JSON may hold half a surrogate pair, and so may a server's answer or a probe's error."""
+    half = json.loads('"a\\ud800b"')
+    records: list[AnyRecord] = [
+        Settings(1, "resolved", {half: [half, {half: 5}], "n": 7}),
+        SourceStatus("probe", 1, "degraded", half),
+        Rules(1, half, "/p", b"\xff\xfe", ""),
+    ]
+    back, reader = records_of(MAGIC + b"".join(map(encode, records)))
+    assert reader.skipped == 0
+    assert back[0] == Settings(1, "resolved", {"a?b": ["a?b", {"a?b": 5}], "n": 7})
+    assert back[1] == SourceStatus("probe", 1, "degraded", "a?b")
+    assert back[2] == Rules(1, "a?b", "/p", b"\xff\xfe", "")
