@@ -119,7 +119,25 @@ def _steps(rank: RankAnalysis) -> list[str]:
     typical_ms = median(result.step.duration_ns for result in rank.steps) / 1e6
     return [
         f"{_label(rank):>10}  {count} of {typical_ms:.{1 if typical_ms >= 1 else 3}f} ms on the host: {parts}{recorded}",
+        *_prefill_and_decode(rank),
         *beside,
+    ]
+
+
+def _prefill_and_decode(rank: RankAnalysis) -> list[str]:
+    """How the stage's GPU time is shared between the two, where both ran: prefill chunks between decodes hold these up."""
+    times = {"prefill": 0, "decode": 0}
+    for result in rank.steps:
+        kind = "prefill" if result.step.is_prefill else "decode" if result.step.is_decode else None
+        if kind is not None:
+            times[kind] += result.replayed_gpu_ns + result.compute_eager_ns
+    if not all(times.values()):
+        return []
+    whole = sum(times.values())
+    counts = sum(result.step.is_prefill for result in rank.steps), sum(result.step.is_decode for result in rank.steps)
+    return [
+        f"{'':>10}  GPU time: {share(times['prefill'] / whole)} in {counts[0]} prefill, {share(times['decode'] / whole)} in {counts[1]}"
+        f" decode steps"
     ]
 
 

@@ -100,6 +100,20 @@ def test_a_lone_stage_is_no_pipeline_and_a_small_bubble_has_its_size(
     assert " % is little: from 30 % on" in out
 
 
+def test_prefill_and_decode_share_the_stages_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = Trace()
+    trace.span("step[DECODE bs=4]", 0, 90_000)
+    trace.replay([(f"gemm_{index}", 2000 + index * 200, 100) for index in range(40)], 100)
+    path = trace.write(tmp_path / "decode.json")
+    run([str(path)], as_json=False)
+    assert "GPU time:" not in capsys.readouterr().out, "it is all one kind"
+    trace.span("step[EXTEND bs=1 toks=64]", 100_000, 90_000)
+    for index in range(40):
+        trace.eager("gemm", 101_000 + index, 120_000 + index * 400, 300)
+    run([str(trace.write(tmp_path / "both.json"))], as_json=False)
+    assert "GPU time: 75 % in 1 prefill, 25 % in 1 decode steps" in capsys.readouterr().out
+
+
 def test_a_finding_among_many_runs_names_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
