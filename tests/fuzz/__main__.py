@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import random
 import re
@@ -27,6 +28,7 @@ from tests.fuzz.mutate import Mutator
 from tests.fuzz.targets import TARGETS, Target, scratch
 
 HANG_S = 10.0
+GUIDED = "| target | inputs | covered | kept as new | peak memory |\n|---|---|---|---|---|"
 HEAD = "| target | inputs | crashes | hangs | slowest input | peak memory |\n|---|---|---|---|---|---|"
 
 
@@ -95,26 +97,38 @@ def row(seen: dict[str, object]) -> str:
     )
 
 
-def guided(target: Target, seconds: float) -> int:
+def guided(target: Target, seconds: float, number: int, keep: Path) -> int:
     """Run one target under atheris, which ends the process; its own report is on stderr."""
     atheris = importlib.import_module("atheris")
     corpus = tempfile.mkdtemp(prefix="ppscope-corpus-")
-    for number, seed in enumerate(target.seeds()):
-        Path(corpus, str(number)).write_bytes(seed)
+    for index, seed in enumerate(target.seeds()):
+        Path(corpus, str(index)).write_bytes(seed)
     for module in [module for name, module in sys.modules.items() if name.startswith("ppscope.")]:
-        for value in vars(module).values():
-            if getattr(value, "__module__", "") == module.__name__ and hasattr(value, "__code__"):
-                atheris.instrument_func(value)
+        own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
+        inside = [value for kind in own if isinstance(kind, type) for value in vars(kind).values()]
+        for function in filter(inspect.isfunction, [*own, *inside]):
+            atheris.instrument_func(function)
     options = [f"-max_total_time={int(seconds)}", f"-timeout={int(HANG_S)}", "-max_len=262144", "-rss_limit_mb=2048"]
+    options += [f"-seed={number}", f"-artifact_prefix={keep}/"]
     atheris.Setup([sys.argv[0], *options, corpus], target.run)
     atheris.Fuzz()
     return 0
 
 
+def guided_row(name: str, said: str) -> str | None:
+    """A line of the table out of what libFuzzer says; None when it did not come to its end."""
+    done = re.search(r"Done (\d+) runs", said)
+    states = re.findall(r"cov: (\d+) ft: \d+ corp: (\d+)/.* rss: (\d+)Mb", said)
+    if done is None or not states:
+        return None
+    covered, kept, _ = states[-1]
+    return f"| {name} | {int(done[1]):,} | {covered} | {kept} | {max(int(state[2]) for state in states)} MB |"
+
+
 def main() -> int:
     """Each target in a process of its own, so that its memory is its own; status 1 when anything was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("word", nargs="?", default="")
+    parser.add_argument("words", nargs="*", default=[""], help="run the targets whose name has one of these")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--guided", action="store_true")
@@ -126,20 +140,19 @@ def main() -> int:
     if options.here is not None:
         target = next(target for target in TARGETS if target.name == options.here)
         if options.guided:
-            return guided(target, options.seconds)
+            return guided(target, options.seconds, number, keep)
         print(json.dumps(fuzz(target, options.seconds, number, keep)))
         return 0
     found = False
-    print(f"seed {number}, {options.seconds:g} s a target\n{HEAD}" if not options.guided else "by coverage", flush=True)
+    print(f"seed {number}, {options.seconds:g} s a target\n{GUIDED if options.guided else HEAD}", flush=True)
     for target in TARGETS:
-        if options.word not in target.name:
+        if not any(word in target.name for word in options.words):
             continue
         command = [sys.executable, "-m", "tests.fuzz", "--here", target.name, "--seconds", str(options.seconds)]
         command += ["--seed", str(number), "--keep", str(keep), *(["--guided"] if options.guided else [])]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if options.guided:
-            runs = re.search(r"Done (\d+) runs", done.stderr)
-            print(f"| {target.name} | {int(runs[1]):,} |" if runs else done.stderr[-2000:], flush=True)
+            print(guided_row(target.name, done.stderr) or done.stderr[-2000:], flush=True)
             found = found or done.returncode != 0
         elif done.returncode:
             found = True

@@ -18,6 +18,7 @@ from ppscope import exits
 from ppscope.cli import main
 from ppscope.collect.client import CollectorProcess
 from ppscope.commands import live
+from ppscope.commands import record as recording
 from ppscope.commands import rules as rules_of_server
 from ppscope.records import AnyRecord, Burst, End, Rules, Server, SourceStatus
 from ppscope.sources.burst_folder import VARIABLE
@@ -104,6 +105,21 @@ def test_a_collector_that_ends_at_once(
     python.write_text(f"#!/bin/sh\n{SCRIPTS[said]}\n")
     python.chmod(0o755)
     assert_one_line(command, python, said, capfd)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_collector_that_never_says_anything(
+    command: str, python: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live.wait_for_server, "__defaults__", (0.3,))
+    monkeypatch.setattr(recording, "_FIRST_SERVER_S", 0.3)
+    python.write_text("#!/bin/sh\nexec cat > /dev/null\n")
+    python.chmod(0o755)
+    assert run(command, python.parent) == exits.CANNOT_ATTACH
+    out, err = capfd.readouterr()
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("ppscope: no answer from the collector in ")
 
 
 def test_the_stream_of_a_collector_that_did_not_start_is_over(python: Path) -> None:
