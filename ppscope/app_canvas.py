@@ -113,7 +113,8 @@ class Canvas(App[None]):
     def _tick(self) -> None:
         if not self.screen_stack:
             return  # the last tick of an app that is closing
-        self.feed.poll()
+        if self.feed.poll() and not self.feed.live:
+            self.state.lanes.forget()
         app_burst.follow(self)
         self._ticks += 1
         if self._message and self._ticks >= self._message_until:

@@ -121,13 +121,23 @@ class Painter:
         oldest, newest = state.extent
         back = max(0, state.now_ns - state.window.end_ns)
         if not state.window.live and (state.feed.live or back >= SECOND):
-            figures = "now" if state.feed.live else "its end"
-            return f"◂ lanes {elapsed(back)} back, figures of {figures}", "warn bold"
+            return self._scrolled_back(back), "warn bold"
         if not state.feed.live:
-            return f"▶ recording of {duration(newest - oldest)}", "accent bold"
+            length = newest - oldest
+            return f"▶ recording of {duration(length) if length < 100 * SECOND else elapsed(length)}", "accent bold"
         if header.state in {"loading", "idle"}:
             return f"● {header.state}", "accent bold"
         return "● live", "good bold"
+
+    def _scrolled_back(self, back: int) -> str:
+        """How far the lanes are back, and of when the figures are: a long recording's follow once the lanes rest."""
+        state = self.state
+        figures = max(0, state.now_ns - state.screen.now_ns)
+        if state.feed.live or figures < SECOND:
+            return f"◂ lanes {elapsed(back)} back, figures of {'now' if state.feed.live else 'its end'}"
+        if abs(figures - back) < 2 * SECOND:
+            return f"◂ {elapsed(back)} before the end"
+        return f"◂ lanes {elapsed(back)} back, figures {elapsed(figures)}"
 
     # Lanes.
 

@@ -93,6 +93,7 @@ class State:
 
     def refresh(self) -> None:
         """Take in what the feed has, and bring rows and lanes up to date."""
+        self.feed.look_at(self.window.start_ns, self.window.end_ns)
         if not self.frozen:
             self.now_ns = self.feed.now_ns()
             if not 0 < self.now_ns - self._figures_ns < FIGURES_NS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,37 @@ _redact_paths = click.option(
 @main.command()
 @_PID
 @click.option("-o", "--output", type=_OUT, required=True, help="The recording to write, usually NAME.pps.")
+def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    from ppscope.snapshot.stretch import seconds_of
+
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _stretch(command: Callable[..., None]) -> Callable[..., None]:
+    """The two options that choose a part of a recording."""
+    until = click.option(
+        "--until",
+        "until_s",
+        metavar="TIME",
+        callback=_seconds,
+        help="Where in the recording to end; its end without it.",
+    )
+    start = click.option(
+        "--from",
+        "from_s",
+        metavar="TIME",
+        callback=_seconds,
+        help="Where in the recording to begin: 90, 1:30, 62:03, or -2:00 for two minutes before its end. Without it, ten minutes"
+        " before the end, one where spans are exact.",
+    )
+    return start(until(command))
+
+
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after so long; without it, ctrl-c stops.")
 @click.option(
     "--max-size",
@@ -155,7 +187,10 @@ def record(
 @click.option("--json", "as_json", is_flag=True, help="Print the embedded data instead of showing it.")
 @_redact_paths
 @_ascii
-def open_command(file: Path, as_json: bool, redact_paths: bool, ascii_only: bool) -> None:
+def open_command(
+    file: Path, as_json: bool, from_s: float | None, until_s: float | None, redact_paths: bool, ascii_only: bool
+) -> None:
+@_stretch
     """Show a snapshot (.html) or a recording (.pps) in the screen of `ppscope attach`.
 
     The page that `ppscope trace -o` writes opens too; a comparison does not, but the two files it was made from do.
@@ -164,11 +199,12 @@ def open_command(file: Path, as_json: bool, redact_paths: bool, ascii_only: bool
     from ppscope.commands.open_file import open_file as run
 
     plain = ascii_only or prefers_ascii()
-    sys.exit(run(file, as_json=as_json, ascii_only=plain, redact_paths=redact_paths))
+    sys.exit(run(file, Asked(from_s, until_s), as_json=as_json, ascii_only=plain, redact_paths=redact_paths))
 
 
 @main.command(context_settings={"allow_interspersed_args": False})
 @click.option("--gpu-timing", is_flag=True, help="Also time every forward on the GPU, by CUDA events.")
+    from ppscope.snapshot.stretch import Asked
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- CMD...")
 def launch(command: tuple[str, ...], gpu_timing: bool) -> None:
     """Start SGLang with the exact probe loaded; nothing is installed.
@@ -272,14 +308,24 @@ def snapshot(pid: int | None, output: Path | None, seconds: float, redact_paths:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 @click.option("-o", "--output", type=_OUT, help="Write an HTML page with both timelines on one scale.")
 @_redact_paths
-def compare(before: Path, after: Path, as_json: bool, output: Path | None, redact_paths: bool) -> None:
+def compare(
+    before: Path,
+    after: Path,
+    as_json: bool,
+    output: Path | None,
+    from_s: float | None,
+    until_s: float | None,
+    redact_paths: bool,
+) -> None:
     """What a change did: two snapshots or recordings of one model under one load.
 
     Ends with 3 when the two cannot be compared, and says why.
     """
     from ppscope.commands.compare import compare as run
+@_stretch
 
-    sys.exit(run(before, after, as_json=as_json, output=output, redact_paths=redact_paths))
+    asked = Asked(from_s, until_s)
+    sys.exit(run(before, after, as_json=as_json, output=output, redact_paths=redact_paths, asked=asked))
 
 
 @main.command()
@@ -287,6 +333,7 @@ def compare(before: Path, after: Path, as_json: bool, output: Path | None, redac
 @click.option(
     "--to",
     "kind",
+    from ppscope.snapshot.stretch import Asked
     type=click.Choice(["html", "perfetto", "speedscope", "folded", "gpu-csv", "gpu-json"]),
     required=True,
     help="html: the page of `ppscope snapshot`. perfetto: lanes and GPU counters, for ui.perfetto.dev. speedscope: sampled stacks over"
@@ -295,8 +342,15 @@ def compare(before: Path, after: Path, as_json: bool, output: Path | None, redac
 )
 @click.option("-o", "--output", type=_OUT, help="The file to write; stdout without it.")
 @_redact_paths
-def export(file: Path, kind: str, output: Path | None, redact_paths: bool) -> None:
-    """A snapshot or recording as a page, a Perfetto or speedscope file, folded stacks, or the GPU readings as CSV or JSON."""
+def export(
+    file: Path, kind: str, output: Path | None, from_s: float | None, until_s: float | None, redact_paths: bool
+) -> None:
+    """A snapshot or recording as a page, a Perfetto or speedscope file, folded stacks, or the GPU readings as CSV or JSON.
+
+    Of a recording the last ten minutes (one where spans are exact), or what --from and --until say.
+    """
     from ppscope.commands.export import export as run
 
-    sys.exit(run(file, kind, output, redact_paths=redact_paths))
+    sys.exit(run(file, kind, output, Asked(from_s, until_s), redact_paths=redact_paths))
+@_stretch
+    from ppscope.snapshot.stretch import Asked

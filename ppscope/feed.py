@@ -13,13 +13,16 @@ class Feed(Protocol):
     """A source of view values. Every call is cheap and returns at once; times are the node's monotonic nanoseconds."""
 
     live: bool
-    """False for a recording: its `now_ns` stands at the end and nothing more comes."""
+    """False for a recording: its `now_ns` stands at its end, and `poll` is True when lanes that were empty can be had."""
 
     def poll(self) -> bool:
         """Take in what has arrived; True when anything did."""
 
     def now_ns(self) -> int:
         """The node's present, as well as it is known here."""
+
+    def look_at(self, start_ns: int, end_ns: int) -> None:
+        """Take note of what the screen shows; a long recording brings its figures there, and tells by `poll` when it has."""
 
     def extent(self) -> tuple[int, int]:
         """Oldest and newest instant for which anything is kept."""

@@ -38,7 +38,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("leave", ("escape",), "Esc", "back, or clear the filter", MOVE, "back"),
     Key("switch", ("tab", "shift+tab"), "Tab", "between the stages and the panel", MOVE, "panel"),
-    Key("earlier", ("left", "h"), "← h", "back in time, up to ten minutes", TIME),
+    Key("earlier", ("left", "h"), "← h", "back in time: ten minutes, or all of a recording", TIME),
     Key("later", ("right", "l"), "→ l", "forward in time", TIME, "time"),
     Key("oldest", ("home",), "Home", "the oldest instant kept", TIME),
     Key("zoom_in", ("plus", "equals_sign"), "+", "zoom in, down to single spans", TIME, "zoom"),

@@ -170,6 +170,9 @@ class FakeFeed:
     def now_ns(self) -> int:
         return self.clock() if self.clock else self.at_ns
 
+    def look_at(self, start_ns: int, end_ns: int) -> None:
+        pass
+
     def extent(self) -> tuple[int, int]:
         return self.start_ns, self.now_ns()
 

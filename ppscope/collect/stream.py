@@ -75,6 +75,8 @@ class FrameReader(Generic[T]):
         self._buffer = bytearray()
         self._magic = magic
         self.skipped = 0
+        self.offset = 0
+        """Bytes up to the end of the frame that was read last."""
 
     @property
     def pending_bytes(self) -> int:
@@ -92,6 +94,7 @@ class FrameReader(Generic[T]):
                 return
             del self._buffer[: len(MAGIC)]
             self._magic = False
+            self.offset = len(MAGIC)
         position = 0
         try:
             while len(self._buffer) - position >= _LENGTH.size:
@@ -103,6 +106,7 @@ class FrameReader(Generic[T]):
                     return
                 body = bytes(self._buffer[position + _LENGTH.size : end])
                 position = end
+                self.offset += _LENGTH.size + length
                 try:
                     record = self._decoder.decode(body)
                 except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError):

@@ -9,24 +9,36 @@ from pathlib import Path
 from ppscope import exits
 from ppscope.commands.check import show
 from ppscope.commands.live import complain
-from ppscope.commands.open_file import document_of, read_or_complain
-from ppscope.snapshot.compare import SCHEMA, compare_documents, to_json, to_text
+from ppscope.commands.reading import Source, read
+from ppscope.snapshot.compare import compare_documents
+from ppscope.snapshot.compare_text import to_text
+from ppscope.snapshot.comparison import SCHEMA, to_json
 from ppscope.snapshot.files import why_not_writable, write_private
 from ppscope.snapshot.page_data import KEPT
+from ppscope.snapshot.stretch import USUAL, Asked
 from ppscope.snapshot.write import page
 
 
-def compare(before: Path, after: Path, *, as_json: bool, output: Path | None, redact_paths: bool) -> int:
+def compare(
+    before: Path, after: Path, *, as_json: bool, output: Path | None, redact_paths: bool, asked: Asked = USUAL
+) -> int:
     """Print what changed, or write it as a page; returns the exit code: 1 while a finding above `info` is left, 3
     when the two are not of one model under one load."""
     why = why_not_writable(output) if output is not None else None
     if why:
         complain(why)
         return exits.USAGE
-    opened = [read_or_complain(path) for path in (before, after)]
-    documents = [document_of(one, redact_paths=redact_paths) for one in opened if one is not None]
-    if len(documents) < 2:
-        return exits.CANNOT_ATTACH
+    sources: list[Source] = []
+    problems: list[int] = []
+    for path in (before, after):
+        source = read(path, asked)
+        if isinstance(source, Source):
+            sources.append(source)
+        else:
+            problems.append(source)
+    if problems:
+        return problems[0]
+    documents = [source.document(redact_paths=redact_paths) for source in sources]
     comparison = compare_documents(documents[0], documents[1], (before.name, after.name))
     if output is not None:
         drawn = [{name: value for name, value in document.items() if name not in KEPT} for document in documents]

@@ -9,28 +9,28 @@ import msgspec
 
 from ppscope import exits
 from ppscope.commands.live import complain
-from ppscope.commands.open_file import read_or_complain
+from ppscope.commands.reading import read
 from ppscope.records import AnyRecord
-from ppscope.snapshot.document import session_of
 from ppscope.snapshot.export_gpus import gpu_csv, gpu_json
 from ppscope.snapshot.export_stacks import folded, speedscope
 from ppscope.snapshot.export_trace import chrome_trace
 from ppscope.snapshot.files import why_not_writable, write_private
-from ppscope.snapshot.paths import shorten_paths
+from ppscope.snapshot.recorded import session_of
 from ppscope.snapshot.save import render
+from ppscope.snapshot.stretch import Asked
 from ppscope.snapshot.window import RecordWindow
 
 
-def export(file: Path, kind: str, output: Path | None, *, redact_paths: bool) -> int:
+def export(file: Path, kind: str, output: Path | None, asked: Asked, *, redact_paths: bool) -> int:
     """Write `file` in the form `kind`, to stdout without `output`; returns the exit code."""
     why = why_not_writable(output) if output is not None else None
     if why:
         complain(why)
         return exits.USAGE
-    opened = read_or_complain(file)
-    if opened is None:
-        return exits.CANNOT_ATTACH
-    data = exported(shorten_paths(opened.records) if redact_paths else opened.records, kind, file.name)
+    source = read(file, asked)
+    if isinstance(source, int):
+        return source
+    data = exported(source.records(redact_paths=redact_paths), kind, file.name)
     if output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

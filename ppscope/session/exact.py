@@ -19,11 +19,11 @@ _WAIT_MOST_NS = 1_500_000_000
 class ExactRank:
     """Everything exact of one scheduler process."""
 
-    def __init__(self, styles: Sequence[PhaseStyle]) -> None:
+    def __init__(self, styles: Sequence[PhaseStyle], keep_all: bool = False) -> None:
         by_name = {style.name: index for index, style in enumerate(styles)}
         self._replay, self._eager = by_name["replay"], by_name["eager"]
-        self.timeline = ExactTimeline(styles, by_name["other"])
-        self.gpu = ExactTimeline(styles, None)
+        self.timeline = ExactTimeline(styles, by_name["other"], keep_all)
+        self.gpu = ExactTimeline(styles, None, keep_all)
         self._flattener = Flattener(phase_of_kind(by_name, by_name["other"]), by_name["wait_gpu"])
         self._launches: dict[int, list[int]] = {}
         self._round: tuple[int, int] | None = None

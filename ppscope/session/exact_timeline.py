@@ -28,9 +28,11 @@ class ExactTimeline:
     """Pieces in order and disjoint. Where nothing was timed there is nothing: dormant, overrun, or before the probe.
 
     The time between two pieces is the loop's own, of phase `other`; with `other` None it is empty (a GPU between two forwards).
+    `keep_all` drops nothing.
     """
 
-    def __init__(self, styles: Sequence[PhaseStyle], other: int | None) -> None:
+    def __init__(self, styles: Sequence[PhaseStyle], other: int | None, keep_all: bool = False) -> None:
+        self._keep_all = keep_all
         self._work = [style.kind == "work" for style in styles]
         self._other = other
         self._starts = array("q")
@@ -76,7 +78,7 @@ class ExactTimeline:
             column.extend(values)
         self._sum_all(pieces, last)
         self._trim_at -= len(pieces)
-        if self._trim_at <= 0:
+        if self._trim_at <= 0 and not self._keep_all:
             self._trim_at = _TRIM
             self._trim(end)
 

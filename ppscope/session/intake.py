@@ -56,6 +56,9 @@ _OCCUPANCY_NS = 60_000_000_000
 class Intake:
     """Takes in a stream, record by record; a damaged one is counted and ends nothing."""
 
+    keep_all = False
+    """Whether timelines keep all they were given, and not the last ten minutes."""
+
     def __init__(self, stream: RecordStream, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.live = stream.live
         self._stream = stream
@@ -118,7 +121,7 @@ class Intake:
         for rank in record.ranks:
             state = self.states.get(rank.key)
             if state is None or state.rank.pid != rank.pid:
-                self.states[rank.key] = RankState(rank, self._table.styles)
+                self.states[rank.key] = RankState(rank, self._table.styles, self.keep_all)
             else:
                 state.rank = rank
 

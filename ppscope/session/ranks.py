@@ -10,24 +10,26 @@ from ppscope.records import HostSamples, LoopSample, ProbeSpans, Rank, RankExit,
 from ppscope.session.exact import ExactRank, better
 from ppscope.session.interned import Interned
 from ppscope.session.missed import Missed
-from ppscope.timeline import PhaseTimes, RankTimeline
+from ppscope.timeline import KEEP_NS, PhaseTimes, RankTimeline
 from ppscope.views import PhaseStyle
 
 _STACK_KEEP_NS = 60 * 1_000_000_000
 _HOST_KEEP_NS = 30 * 1_000_000_000
 _LOOP_SAMPLES = 4096
+_FOR_EVER_NS = 2**63
 
 Sampled = tuple[int, int, int]
 """(start_ns, end_ns, stack)"""
 
 
 class RankState:
-    """Everything seen of one scheduler process."""
+    """Everything seen of one scheduler process; with `keep_all` nothing of its timelines is dropped."""
 
-    def __init__(self, rank: Rank, styles: Sequence[PhaseStyle]) -> None:
+    def __init__(self, rank: Rank, styles: Sequence[PhaseStyle], keep_all: bool = False) -> None:
         self.rank = rank
         self._styles = styles
-        self.timeline = RankTimeline(styles)
+        self._keep_all = keep_all
+        self.timeline = RankTimeline(styles, _FOR_EVER_NS if keep_all else KEEP_NS)
         self.exact: ExactRank | None = None
         self._missed = Missed(styles)
         self.threads: dict[int, deque[Sampled]] = {}
@@ -72,7 +74,7 @@ class RankState:
     def add_probe(self, record: ProbeSpans) -> None:
         """Take in what the probe timed; from then on it stands before what was sampled."""
         if self.exact is None:
-            self.exact = ExactRank(self._styles)
+            self.exact = ExactRank(self._styles, self._keep_all)
         self.exact.add(record)
 
     def seen_ns(self) -> int | None:

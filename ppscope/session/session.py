@@ -67,6 +67,9 @@ class Session(Intake):
         now = self._clock() + self._clock_offset_ns
         return now - self._lag.behind_ns(now)
 
+    def look_at(self, start_ns: int, end_ns: int) -> None:
+        """Figures are the present's, whatever the lanes show."""
+
     def silent_ns(self) -> int | None:
         """For how long nothing has come from a live collector; None before its first record and for recordings."""
         return self._clock() - self._heard_ns if self.live and self._heard_ns is not None else None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
-from ppscope.figures import share
+from ppscope.snapshot.compare_text import summarize
+from ppscope.snapshot.comparison import Comparison, Figure, Json
 from ppscope.snapshot.measure import Measures, measure
-from ppscope.snapshot.outcome import Outcome, outcome
+from ppscope.snapshot.outcome import outcome
 
-SCHEMA = "ppscope.compare/1"
 LOAD_RATIO = 1.5
 """Requests (running and queued) that differ by more are another load."""
 NOISE = 0.05
@@ -21,48 +21,6 @@ SHORT_NOISE = 0.15
 SHORT_S = 20.0
 SAMPLED_NOISE = 0.25
 """The same for figures from samples."""
-
-Json = dict[str, Any]
-
-
-class Figure(msgspec.Struct, frozen=True):
-    """One figure before and after; None where it is not known. `verdict` is `better`, `worse`, `same` or None.
-
-    `noise` is the change, as a share, up to which it is called the same.
-    """
-
-    name: str
-    unit: str
-    before: float | str | None
-    after: float | str | None
-    ratio: float | None
-    verdict: str | None
-    noise: float | None = None
-
-
-class Comparison(msgspec.Struct, frozen=True):
-    """What changed. `refused` are the reasons why figures must not be compared; then no verdict is given on any of them.
-
-    `unknown_after` are findings of the first that the second lacks the evidence to deny, `unknown_before` the reverse.
-    """
-
-    before: str
-    after: str
-    model: str | None
-    refused: tuple[str, ...]
-    figures: tuple[Figure, ...]
-    resolved: tuple[Json, ...]
-    appeared: tuple[Json, ...]
-    remaining: tuple[Json, ...]
-    unknown_after: tuple[Json, ...]
-    unknown_before: tuple[Json, ...]
-    settings: tuple[Json, ...]
-    summary: tuple[str, ...]
-
-    @property
-    def worse(self) -> bool:
-        """Whether a finding above `info` is there after the change."""
-        return any(finding["severity"] != "info" for finding in (*self.appeared, *self.unknown_before, *self.remaining))
 
 
 class _Kind(NamedTuple):
@@ -119,7 +77,7 @@ def compare_documents(before: Json, after: Json, names: tuple[str, str]) -> Comp
         settings=settings,
         summary=(),
     )
-    return msgspec.structs.replace(comparison, summary=tuple(_summary(comparison, one, other)))
+    return msgspec.structs.replace(comparison, summary=tuple(summarize(comparison, one, other)))
 
 
 def _refusals(before: Json, after: Json, one: Measures, other: Measures) -> list[str]:
@@ -191,104 +149,3 @@ def _settings(before: Json, after: Json) -> list[Json]:
         if pair[0] != pair[1]:
             rows.insert(0, {"name": name, "before": pair[0], "after": pair[1]})
     return rows
-
-
-def _queue(before: Measures, after: Measures) -> str | None:
-    """That requests wait now which did not before, and what caps those that run."""
-    if not after.queued or after.queued <= (before.queued or 0):
-        return None
-    capped = after.cap is not None and after.cap <= (after.running or 0) + after.queued
-    why = f": pp_max_micro_batch_size × slots lets {after.cap} run at once" if capped else ""
-    return f"{after.queued:.0f} requests wait in the queue now{why}"
-
-
-def _summary(comparison: Comparison, one: Measures, other: Measures) -> list[str]:
-    """What changed and why, in a few lines."""
-    if comparison.refused:
-        return []
-    lines = []
-    moved = [
-        figure for figure in comparison.figures if figure.verdict in ("better", "worse") and figure.ratio is not None
-    ]
-    for figure in moved[:3]:
-        change = f"{_said(figure.before, figure.unit)} → {_said(figure.after, figure.unit)}"
-        lines.append(f"{figure.name} {change} (×{figure.ratio:.2f}, {figure.verdict})")
-    if not moved:
-        lines.append("no figure changed by more than it swings by itself")
-    if (waiting := _queue(one, other)) is not None:
-        lines.append(waiting)
-    changes = [f"{row['name']} {_or_none(row['before'])} → {_or_none(row['after'])}" for row in comparison.settings]
-    if changes:
-        more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
-        lines.append("what differs between them: " + "; ".join(changes[:4]) + more)
-    else:
-        lines.append("no setting differs between them")
-    lines += [
-        f"{title}: " + ", ".join(finding["id"] for finding in findings) for title, findings in _became(comparison)
-    ]
-    return lines
-
-
-def _became(comparison: Comparison) -> list[tuple[str, tuple[Json, ...]]]:
-    """Findings under what became of them, those without any left out. Two that must not be compared are only set side by side."""
-    apart = bool(comparison.refused)
-    titled = [
-        ("resolved", comparison.resolved),
-        ("new", comparison.appeared),
-        ("in both" if apart else "still there", comparison.remaining),
-        ("only in the first" if apart else "not known after", comparison.unknown_after),
-        ("only in the second" if apart else "not known before", comparison.unknown_before),
-    ]
-    return [(title, findings) for title, findings in titled if findings]
-
-
-def _or_none(value: object) -> str:
-    return "–" if value is None else str(value)
-
-
-def _said(value: float | str | None, unit: str) -> str:
-    if value is None or isinstance(value, str):
-        return _or_none(value)
-    if unit == "share":
-        return share(value)
-    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
-    return f"{value:.{digits}f}" + (f" {unit}" if unit else "")
-
-
-def _verdict(figure: Figure) -> str:
-    """`same` with what it swings by, so that two changes of one size under two verdicts do not puzzle."""
-    if figure.verdict != "same":
-        return figure.verdict or ""
-    return "same (too few samples to tell)" if figure.noise is None else f"same (it swings by ±{share(figure.noise)})"
-
-
-def to_json(comparison: Comparison) -> Json:
-    """The object that `--json` prints, of schema `ppscope.compare/1`; unknown is null."""
-    built: Mapping[str, Any] = msgspec.to_builtins(comparison)
-    findings = {name: built[name] for name in Outcome.__struct_fields__}
-    rest = {name: value for name, value in built.items() if name not in findings}
-    return {"schema": SCHEMA, "comparable": not comparison.refused, **rest, "findings": findings}
-
-
-def to_text(comparison: Comparison) -> str:
-    """The comparison for a terminal."""
-    lines = [f"before  {comparison.before}", f"after   {comparison.after}"]
-    if comparison.refused:
-        lines += ["", "These two cannot be compared:", *(f"  · {reason}" for reason in comparison.refused)]
-    elif comparison.summary:
-        lines += ["", *comparison.summary]
-    width = max((len(figure.name) for figure in comparison.figures), default=0)
-    lines += ["", f"{'':{width}}  {'before':>12}  {'after':>12}"]
-    for figure in comparison.figures:
-        cells = [f"{_said(value, figure.unit):>12}" for value in (figure.before, figure.after)]
-        change = f"  ×{figure.ratio:.2f} {_verdict(figure)}".rstrip() if figure.ratio is not None else ""
-        lines.append(f"{figure.name:{width}}  {cells[0]}  {cells[1]}{change}")
-    for title, findings in _became(comparison):
-        lines += ["", title]
-        lines += [f"  {finding['severity']:6} {finding['id']}: {finding['summary']}" for finding in findings]
-    if comparison.settings:
-        lines += ["", "settings that differ"]
-        lines += [
-            f"  {row['name']}: {_or_none(row['before'])} → {_or_none(row['after'])}" for row in comparison.settings
-        ]
-    return "\n".join(lines) + "\n"

@@ -9,52 +9,18 @@ from typing import Any
 import msgspec
 
 from ppscope import __version__
-from ppscope.collect.client import RecordedStream
-from ppscope.diagnose.findings import judge, merge
 from ppscope.diagnose.occupancy import in_words, likely
 from ppscope.finding_json import finding_object
-from ppscope.records import AnyRecord, BurstRank, End, GpuDevice, ProbeSpans, StackSpans
+from ppscope.records import AnyRecord, BurstRank, GpuDevice, ProbeSpans, StackSpans
 from ppscope.session import Session
-from ppscope.session.evidence import gather
 from ppscope.snapshot.lanes import lanes
 from ppscope.snapshot.pack import pack, records_of
 from ppscope.snapshot.page_data import SCHEMA
+from ppscope.snapshot.recorded import session_of
 from ppscope.snapshot.window import RecordWindow, is_bulk, time_of
-from ppscope.views import Finding, GraphState, RankRow, Screen, StageRow
+from ppscope.views import GraphState, RankRow, StageRow
 
 Json = dict[str, Any]
-_JUDGED_NS = 60_000_000_000
-
-
-class RecordedSession(Session):
-    """A session over a recording: its findings are judged once, over the last minute of it, as `ppscope check` would have."""
-
-    def __init__(self, stream: RecordedStream) -> None:
-        super().__init__(stream)
-        self._verdicts: tuple[Finding, ...] = ()
-
-    def poll(self) -> bool:
-        """Take in the records, and judge them."""
-        news = self._stream.drain()
-        for record in news:
-            self._take(record)
-        if news:
-            now = self.now_ns()
-            evidence = gather(self, now, min(now - self.extent()[0], _JUDGED_NS) or 1)
-            judged = judge(evidence) if evidence is not None else ()
-            self._verdicts = merge(tuple(judged), self.burst_findings(now))
-        return bool(news)
-
-    def screen(self) -> Screen:
-        """Everything the main screen draws."""
-        return msgspec.structs.replace(super().screen(), findings=self._verdicts)
-
-
-def session_of(records: Iterable[AnyRecord]) -> Session:
-    """A session that has taken in all of a recording. That its writer stopped says nothing of the server."""
-    session = RecordedSession(RecordedStream([record for record in records if not isinstance(record, End)]))
-    session.poll()
-    return session
 
 
 def build(records: Iterable[AnyRecord], window_ns: int | None = None) -> Json:

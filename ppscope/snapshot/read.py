@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import weakref
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -9,10 +13,14 @@ import msgspec
 from ppscope.collect.stream import MAGIC, FrameReader, StreamError
 from ppscope.records import SCHEMA, AnyRecord, Hello, Server
 from ppscope.snapshot import page_data
+from ppscope.snapshot.index import Index
 from ppscope.snapshot.pack import UnreadableDocument, records_of
+from ppscope.snapshot.recorder import part_paths
 from ppscope.snapshot.sound import is_sound
 
-_MAX_BYTES = 2 * 1024 * 1024 * 1024
+_MAX_PAGE_BYTES = 2 * 1024 * 1024 * 1024
+_READ_BYTES = 256 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 class UnreadableFile(ValueError):
@@ -20,57 +28,114 @@ class UnreadableFile(ValueError):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """The records of a file, and what the reader must know about them: where it was cut or damaged, empty when it is whole."""
+    """What is in a file, and what the reader must know about it: where it was cut or damaged, empty when it is whole."""
 
     path: Path
-    records: list[AnyRecord]
+    index: Index
     document: dict[str, object] | None
     """The embedded data of a snapshot; None for a recording."""
     damage: str = ""
+    parts: int = 1
+    """Files that the recording lies in."""
+
+    @property
+    def records(self) -> list[AnyRecord]:
+        """All of it, in memory."""
+        return list(self.index.records())
 
 
 def read_file(path: Path) -> Opened:
-    """Read a snapshot or a recording. Raises UnreadableFile."""
+    """Read a snapshot, or index a recording with the closed parts beside it. Raises UnreadableFile."""
     try:
         if not path.exists():
             raise UnreadableFile(f"no such file: {path}")
         if not path.is_file():
             # A pipe would wait for a writer, a device may never end.
             raise UnreadableFile(f"{path} is a folder" if path.is_dir() else f"{path} is not a regular file")
-        if path.stat().st_size > _MAX_BYTES:
-            raise UnreadableFile(f"{path} is larger than {_MAX_BYTES >> 30} GiB; rotation keeps recordings smaller")
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            head = file.read(page_data.MARK_WITHIN)
+        if not head:
+            raise UnreadableFile(f"{path} is empty")
+        if head[: len(MAGIC)] == MAGIC[: len(head)]:
+            return _recording(path)
+        if page_data.MARK in head:
+            if path.stat().st_size > _MAX_PAGE_BYTES:
+                raise UnreadableFile(f"{path} is larger than {_MAX_PAGE_BYTES >> 30} GiB")
+            return _snapshot(path, path.read_bytes())
     except OSError as error:
         raise UnreadableFile(f"{path}: {error.strerror or error}") from None
-    if not data:
-        raise UnreadableFile(f"{path} is empty")
-    if data[: len(MAGIC)] == MAGIC[: len(data)] and data[:1] == MAGIC[:1]:
-        return _recording(path, data)
-    if page_data.MARK in data[: page_data.MARK_WITHIN]:
-        return _snapshot(path, data)
     raise UnreadableFile(f"{path} is neither a ppscope recording nor a ppscope snapshot")
 
 
-def _recording(path: Path, data: bytes) -> Opened:
+def _recording(path: Path) -> Opened:
+    index = Index()
+    files = [*_earlier(path), path]
+    damages = []
+    for file in files:
+        said = _add(index, file)
+        if said:
+            damages.append(said if file is path else f"{file.name}: {said}")
+    _check_schema(path, index.hello)
+    if not index.servers:
+        raise UnreadableFile(f"{path} is cut before it says what server it shows")
+    return Opened(path, index, None, "; ".join(damages), len(files))
+
+
+def _earlier(path: Path) -> list[Path]:
+    """The closed parts of the same recording: their streams began with the same words."""
+    first = _first(path)
+    return [part for part in part_paths(path) if first is not None and part.is_file() and _first(part) == first]
+
+
+def _first(path: Path) -> AnyRecord | None:
     reader: FrameReader[AnyRecord] = FrameReader(AnyRecord)
-    records: list[AnyRecord] = []
-    damage = ""
     try:
-        for record in reader.feed(data):
-            if is_sound(record):
-                records.append(record)
+        with path.open("rb") as file:
+            record = next(reader.feed(file.read(_CHUNK_BYTES)), None)
+    except (OSError, StreamError):
+        return None
+    return record if isinstance(record, Hello) else None
+
+
+def _add(index: Index, path: Path) -> str:
+    """Take a file into the index; what is wrong with it."""
+    reader: FrameReader[AnyRecord] = FrameReader(AnyRecord)
+    begin = len(MAGIC)
+    end = begin
+    damage = ""
+    # Held open: a recording that is still written gets another name when its part is closed.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    weakref.finalize(index, os.close, fd)
+    try:
+        while data := os.read(fd, _READ_BYTES):
+            for record in reader.feed(data):
+                end = reader.offset
+                if is_sound(record):
+                    index.add(record)
+                if end - begin >= _CHUNK_BYTES:
+                    index.close_chunk(end - begin, partial(_read, fd, begin, end))
+                    begin = end
     except StreamError:
-        damage = f"damaged after {len(records)} records; what came before is shown"
+        damage = f"damaged after {index.records_seen} records; what came before is shown"
+    if end > begin:
+        index.close_chunk(end - begin, partial(_read, fd, begin, end))
     if not damage and reader.pending_bytes:
         damage = f"cut in the middle of a record: its last {reader.pending_bytes} bytes are left out"
-    _check_schema(path, records)
-    if not any(isinstance(record, Server) for record in records):
-        raise UnreadableFile(f"{path} is cut before it says what server it shows")
-    return Opened(path, records, None, damage)
+    return damage
 
 
-def _check_schema(path: Path, records: list[AnyRecord]) -> None:
-    hello = next((record for record in records if isinstance(record, Hello)), None)
+def _read(fd: int, begin: int, end: int) -> Iterator[AnyRecord]:
+    """Records between two offsets; fewer where the file was cut meanwhile."""
+    reader: FrameReader[AnyRecord] = FrameReader(AnyRecord, magic=False)
+    try:
+        for record in reader.feed(os.pread(fd, end - begin, begin)):
+            if is_sound(record):
+                yield record
+    except (OSError, StreamError):
+        return
+
+
+def _check_schema(path: Path, hello: Hello | None) -> None:
     if hello is not None and hello.schema != SCHEMA:
         age = "newer" if hello.schema > SCHEMA else "older"
         raise UnreadableFile(
@@ -84,7 +149,7 @@ def _snapshot(path: Path, data: bytes) -> Opened:
         records = [record for record in records_of(document) if is_sound(record)]
     except (page_data.NoData, UnreadableDocument) as error:
         raise UnreadableFile(f"{path} {error}") from None
-    _check_schema(path, records)
+    _check_schema(path, next((record for record in records if isinstance(record, Hello)), None))
     if not any(isinstance(record, Server) for record in records):
         raise UnreadableFile(f"{path} says nothing of a server")
-    return Opened(path, records, document)
+    return Opened(path, Index.of(records), document)

@@ -7,12 +7,12 @@ import re
 import threading
 import time
 from pathlib import Path
+from typing import Protocol
 
 from ppscope.records import AnyRecord, Server
 from ppscope.snapshot.document import build
 from ppscope.snapshot.files import why_not_writable, write_private
 from ppscope.snapshot.paths import shorten_paths
-from ppscope.snapshot.window import RecordWindow
 from ppscope.snapshot.write import page
 
 _PATIENCE_S = 1.5
@@ -23,6 +23,13 @@ def render(records: list[AnyRecord], *, redact_paths: bool = False) -> bytes:
     return page(build(shorten_paths(records) if redact_paths else records))
 
 
+class HasRecords(Protocol):
+    """Where the records of a snapshot come from."""
+
+    def records(self) -> list[AnyRecord]:
+        """A stream that stands alone."""
+
+
 class Saver:
     """What the view calls for a snapshot of the window as it is then; returns where it is, or will be in a moment.
 
@@ -30,7 +37,7 @@ class Saver:
     `problem` is why the last one was not written. A call raises OSError for a folder that cannot be written to.
     """
 
-    def __init__(self, window: RecordWindow) -> None:
+    def __init__(self, window: HasRecords) -> None:
         self._window = window
         self._thread: threading.Thread | None = None
         self.problem: str | None = None

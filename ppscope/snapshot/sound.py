@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ppscope.records import AnyRecord, BurstRank, HostSamples, LoopSample, ProbeSpans, StackSpans
-from ppscope.snapshot.window import time_of
+from ppscope.snapshot.window import POINTS, time_of
 
 _FAR_NS = 2**62
 
@@ -16,6 +16,8 @@ def is_sound(record: AnyRecord) -> bool:
     at_ns = time_of(record)
     if at_ns is not None and not -_FAR_NS < at_ns < _FAR_NS:
         return False
+    if isinstance(record, POINTS):
+        return True
     if isinstance(record, StackSpans):
         known = len(record.stacks) == len(record.starts_ns) and all(0 <= stack < 2**31 for stack in record.stacks)
         return known and _one_after_another(record.starts_ns, record.ends_ns)

@@ -44,12 +44,17 @@ _NOTES_KEPT = 400
 _BURSTS_KEPT = 4
 _BULK = (StackSpans, ProbeSpans, LoopSample, HostSamples, GpuSample, LoadSample, BatchLog, Metric, Cost)
 """Records that are one of a series: kept for a time. Everything else is a fact and stays."""
-_EVENTS = (LogNote, Note, RankExit, ServerGone, Dropped)
+POINTS = (GpuSample, LoadSample, BatchLog, Metric, Cost)
+"""Records of a series that are nothing but figures of one instant: most of a recording."""
+EVENTS = (LogNote, Note, RankExit, ServerGone, Dropped)
 """Facts that add to one another; of all others the last word counts."""
 
 
 def time_of(record: AnyRecord) -> int | None:
     """The newest instant that a record speaks of; None for one without a time."""
+    at: object = getattr(record, "at_ns", None)
+    if type(at) is int and at:
+        return at  # most of any stream
     if isinstance(record, StackSpans):
         return record.end_ns
     if isinstance(record, HostSamples):
@@ -60,7 +65,21 @@ def time_of(record: AnyRecord) -> int | None:
         return record.mono_ns
     if isinstance(record, FrameDef | StackDef | GpuDevice):
         return None
-    return getattr(record, "at_ns", None) or getattr(record, "end_ns", None)
+    return getattr(record, "end_ns", None)
+
+
+def extent_of(record: AnyRecord) -> tuple[int, int] | None:
+    """The oldest and the newest instant that a record speaks of; None for one without a time."""
+    newest = time_of(record)
+    if newest is None:
+        return None
+    if isinstance(record, StackSpans | BurstRank):
+        return record.start_ns, newest
+    if isinstance(record, HostSamples):
+        return record.at_ns[0], newest
+    if isinstance(record, ProbeSpans):
+        return min(record.starts_ns), newest  # a caller's row comes after those that it called
+    return newest, newest
 
 
 def is_bulk(record: AnyRecord) -> bool:
@@ -73,7 +92,7 @@ def in_time_order(records: Iterable[AnyRecord]) -> list[AnyRecord]:
     first: list[AnyRecord] = []
     timed: list[AnyRecord] = []
     for record in records:
-        (timed if isinstance(record, (*_BULK, *_EVENTS)) else first).append(record)
+        (timed if isinstance(record, (*_BULK, *EVENTS)) else first).append(record)
     return first + sorted(timed, key=lambda record: time_of(record) or 0)
 
 
@@ -90,6 +109,11 @@ class Definitions:
             self._frames[record.id] = record
         else:
             self._stacks[record.id] = record
+
+    def all(self) -> Iterator[FrameDef | StackDef]:
+        """Every definition."""
+        yield from self._frames.values()
+        yield from self._stacks.values()
 
     def needed(self, record: AnyRecord, written: set[int]) -> Iterator[FrameDef | StackDef]:
         """Definitions that a record refers to and that are not in `written` yet, in an order that stands; adds them to it.
@@ -142,7 +166,7 @@ class Facts:
             self._bursts.setdefault(record.burst, {})[getattr(record, "rank", None)] = record
             while len(self._bursts) > _BURSTS_KEPT:
                 del self._bursts[min(self._bursts)]
-        elif isinstance(record, _EVENTS):
+        elif isinstance(record, EVENTS):
             self._told.append(record)
         elif not isinstance(record, End):
             self._last[(type(record),)] = record

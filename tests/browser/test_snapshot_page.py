@@ -11,10 +11,12 @@ import pytest
 
 from ppscope import emulator
 from ppscope.records import RankKey
-from ppscope.snapshot.compare import SCHEMA as COMPARE_SCHEMA
-from ppscope.snapshot.compare import compare_documents, to_json
-from ppscope.snapshot.document import build, session_of
+from ppscope.snapshot.compare import compare_documents
+from ppscope.snapshot.comparison import SCHEMA as COMPARE_SCHEMA
+from ppscope.snapshot.comparison import to_json
+from ppscope.snapshot.document import build
 from ppscope.snapshot.pack import records_of
+from ppscope.snapshot.recorded import session_of
 from ppscope.snapshot.write import page
 from tests.browser.chromium import Chromium, needs_chromium
 from tests.recordings import head, probe_second, recording, second

@@ -22,7 +22,9 @@ from ppscope.records import (
     Server,
     Settings,
 )
-from ppscope.snapshot.compare import compare_documents, to_json, to_text
+from ppscope.snapshot.compare import compare_documents
+from ppscope.snapshot.compare_text import to_text
+from ppscope.snapshot.comparison import to_json
 from ppscope.snapshot.document import build
 from ppscope.snapshot.measure import measure
 from ppscope.snapshot.write import page

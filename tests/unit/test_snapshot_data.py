@@ -31,10 +31,11 @@ from ppscope.records import (
     StackDef,
     StackSpans,
 )
-from ppscope.snapshot.document import build, session_of
+from ppscope.snapshot.document import build
 from ppscope.snapshot.pack import UnreadableDocument, pack, records_of
 from ppscope.snapshot.page_data import extract
 from ppscope.snapshot.read import read_file
+from ppscope.snapshot.recorded import session_of
 from ppscope.snapshot.sound import is_sound
 from ppscope.snapshot.window import RecordWindow, in_time_order, time_of
 from ppscope.snapshot.write import page

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from ppscope.commands.export import exported
 from ppscope.records import AnyRecord, BurstRank, FrameDef, RankKey, Server, Settings
-from ppscope.snapshot.document import build, session_of
+from ppscope.snapshot.document import build
 from ppscope.snapshot.paths import short, shorten_paths, shorten_text
+from ppscope.snapshot.recorded import session_of
 from ppscope.snapshot.write import page
 from tests.recordings import FRAMES, SECOND, START_NS, recording
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from ppscope.collect.stream import MAGIC, encode
 from ppscope.records import SCHEMA, AnyRecord, End, Hello, StackSpans
-from ppscope.snapshot.document import build, session_of
+from ppscope.snapshot.document import build
 from ppscope.snapshot.files import open_private, why_not_writable, write_private
 from ppscope.snapshot.page_data import SCHEMA as PAGE_SCHEMA
 from ppscope.snapshot.read import UnreadableFile, read_file
+from ppscope.snapshot.recorded import session_of
 from ppscope.snapshot.recorder import Recorder, part_paths
 from ppscope.snapshot.window import RecordWindow
 from ppscope.snapshot.write import page
@@ -140,8 +141,10 @@ def test_every_part_of_a_rotated_recording_stands_alone(tmp_path: Path) -> None:
         clock.now = float(at)
         recorder.write(second(at))
     recorder.close(End(0, "quit"))
-    parts = [*part_paths(tmp_path / "r.pps"), tmp_path / "r.pps"]
-    assert [part.name for part in parts] == ["r.0001.pps", "r.0002.pps", "r.0003.pps", "r.pps"]
+    assert sum(isinstance(record, StackSpans) for record in read_file(tmp_path / "r.pps").records) == 40
+    parts = [*part_paths(tmp_path / "r.pps"), tmp_path / "alone.pps"]
+    (tmp_path / "r.pps").rename(parts[-1])
+    assert [part.name for part in parts] == ["r.0001.pps", "r.0002.pps", "r.0003.pps", "alone.pps"]
     spans = 0
     for part in parts:
         opened = read_file(part)
