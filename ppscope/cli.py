@@ -111,9 +111,6 @@ _redact_paths = click.option(
 )
 
 
-@main.command()
-@_PID
-@click.option("-o", "--output", type=_OUT, required=True, help="The recording to write, usually NAME.pps.")
 def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
     if text is None:
         return None
@@ -145,6 +142,9 @@ def _stretch(command: Callable[..., None]) -> Callable[..., None]:
     return start(until(command))
 
 
+@main.command()
+@_PID
+@click.option("-o", "--output", type=_OUT, required=True, help="The recording to write, usually NAME.pps.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after so long; without it, ctrl-c stops.")
 @click.option(
     "--max-size",
@@ -185,18 +185,23 @@ def record(
 @main.command("open")
 @click.argument("file", type=_OUT)
 @click.option("--json", "as_json", is_flag=True, help="Print the embedded data instead of showing it.")
+@_stretch
 @_redact_paths
 @_ascii
 def open_command(
     file: Path, as_json: bool, from_s: float | None, until_s: float | None, redact_paths: bool, ascii_only: bool
 ) -> None:
-@_stretch
     """Show a snapshot (.html) or a recording (.pps) in the screen of `ppscope attach`.
+
+    A recording of any length, with the closed parts beside it: the keys of the view go through all of it. Figures and findings are
+    those of the minute before the right edge of the lanes. --json prints the last ten minutes (one where spans are
+    exact) unless --from says otherwise.
 
     The page that `ppscope trace -o` writes opens too; a comparison does not, but the two files it was made from do.
     """
     from ppscope.commands.live import prefers_ascii
     from ppscope.commands.open_file import open_file as run
+    from ppscope.snapshot.stretch import Asked
 
     plain = ascii_only or prefers_ascii()
     sys.exit(run(file, Asked(from_s, until_s), as_json=as_json, ascii_only=plain, redact_paths=redact_paths))
@@ -204,7 +209,6 @@ def open_command(
 
 @main.command(context_settings={"allow_interspersed_args": False})
 @click.option("--gpu-timing", is_flag=True, help="Also time every forward on the GPU, by CUDA events.")
-    from ppscope.snapshot.stretch import Asked
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- CMD...")
 def launch(command: tuple[str, ...], gpu_timing: bool) -> None:
     """Start SGLang with the exact probe loaded; nothing is installed.
@@ -307,6 +311,7 @@ def snapshot(pid: int | None, output: Path | None, seconds: float, redact_paths:
 @click.argument("after", type=_OUT)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 @click.option("-o", "--output", type=_OUT, help="Write an HTML page with both timelines on one scale.")
+@_stretch
 @_redact_paths
 def compare(
     before: Path,
@@ -319,10 +324,12 @@ def compare(
 ) -> None:
     """What a change did: two snapshots or recordings of one model under one load.
 
-    Ends with 3 when the two cannot be compared, and says why.
+    Of a recording the last ten minutes count (one where spans are exact), or what --from and --until say of both. Two parts of one
+    recording are compared as pages: ppscope export RUN.pps --to html --from 0 --until 2:00 -o before.html. Ends with 3 when the two
+    cannot be compared, and says why.
     """
     from ppscope.commands.compare import compare as run
-@_stretch
+    from ppscope.snapshot.stretch import Asked
 
     asked = Asked(from_s, until_s)
     sys.exit(run(before, after, as_json=as_json, output=output, redact_paths=redact_paths, asked=asked))
@@ -333,7 +340,6 @@ def compare(
 @click.option(
     "--to",
     "kind",
-    from ppscope.snapshot.stretch import Asked
     type=click.Choice(["html", "perfetto", "speedscope", "folded", "gpu-csv", "gpu-json"]),
     required=True,
     help="html: the page of `ppscope snapshot`. perfetto: lanes and GPU counters, for ui.perfetto.dev. speedscope: sampled stacks over"
@@ -341,6 +347,7 @@ def compare(
     " for a spreadsheet. gpu-json: the same as JSON.",
 )
 @click.option("-o", "--output", type=_OUT, help="The file to write; stdout without it.")
+@_stretch
 @_redact_paths
 def export(
     file: Path, kind: str, output: Path | None, from_s: float | None, until_s: float | None, redact_paths: bool
@@ -350,7 +357,6 @@ def export(
     Of a recording the last ten minutes (one where spans are exact), or what --from and --until say.
     """
     from ppscope.commands.export import export as run
+    from ppscope.snapshot.stretch import Asked
 
     sys.exit(run(file, kind, output, Asked(from_s, until_s), redact_paths=redact_paths))
-@_stretch
-    from ppscope.snapshot.stretch import Asked
