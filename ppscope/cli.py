@@ -12,7 +12,10 @@ from click.shell_completion import CompletionItem
 
 from ppscope import __version__, exits, stdout
 
-SCENARIOS = ("serial", "healthy", "eager", "imbalanced", "spinning", "throttled")
+SCENARIOS = (
+    "serial", "healthy", "eager", "unpadded", "imbalanced", "slow-links", "late-sync", "busy-host", "blocked", "spinning",
+    "throttled", "leaky",
+)  # fmt: skip
 
 _EXIT_HELP = """\b
 Exit codes: 0 nothing found · 1 findings · 2 usage, or a choice is needed ·
@@ -105,7 +108,7 @@ def demo(scenario: str, pp: int, tp: int, serve_only: bool, rate_hz: float, asci
 
 
 _OUT = click.Path(path_type=Path)
-_LOOK = "How long to look; up to three times as long while evidence is missing."
+_LOOK = "How long to look; while evidence is missing up to three times as long, but no more than ten seconds longer."
 _redact_paths = click.option(
     "--redact-paths", is_flag=True, help="Shorten absolute paths to what lies within their package."
 )

@@ -8,7 +8,7 @@ from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.links import links
 from ppscope.diagnose.occupancy import in_words, likely
 from ppscope.diagnose.pipeline import IMBALANCE, imbalance_ratio, running_slots
-from ppscope.diagnose.predict import predicted
+from ppscope.diagnose.predict import predict, predicted
 from ppscope.diagnose.whatif import Change
 from ppscope.views import Finding
 
@@ -112,7 +112,10 @@ def last_stage_sync(evidence: Evidence) -> Finding | None:
     if bubbles(evidence) is not None:
         return None  # the others stand still as much, though nothing of theirs waits for that
     others = say.span((100 * part for pp, part in busy.items() if pp != last.pp), "%")
-    gain = predicted(evidence, Change(depth=1))
+    change = Change(depth=1)
+    expected = predict(evidence, change)
+    # A prediction of less says that the simulation does not know this wait, and nothing of the remedy.
+    gain = predicted(evidence, change) if expected is not None and expected.then > expected.now else ""
     remedy = (
         "--pp-async-batch-depth 1 lets the last stage prepare the next micro-batch while its GPU computes. Cost: one more slot"
         " of requests in flight. Risk: above 1, wrong output was reported (SGLang issue #15527, fixed in PR #15545); compare"

@@ -24,6 +24,7 @@ FIELDS = (
     "fwd_occupancy",
     "decode_tokens",
     "in_flight",
+    "queued",
 )
 _OFFSET = {name: index * 8 for index, name in enumerate(FIELDS)}
 _ROW_BYTES = 8 * len(FIELDS)

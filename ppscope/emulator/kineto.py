@@ -27,6 +27,7 @@ LAYER_KERNELS = (
     "fused_moe_kernel",
     "void act_and_mul_kernel<__nv_bfloat16, silu>(__nv_bfloat16*, __nv_bfloat16 const*, int)",
 )
+STRAY_KERNEL = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(int, at::native::direct_copy_kernel_cuda)"
 SEND_RECV_KERNEL = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
 Event = dict[str, Any]
@@ -80,6 +81,8 @@ class _Events:
             return self._graph(work)
         if work.kind == "eager":
             return self._eager(work)
+        if work.kind == "stray":
+            return self._stray(work)
         return self._send_recv(work)
 
     def frames(self, work: GpuWork, stacks: Stacks) -> Iterator[Event]:
@@ -125,6 +128,13 @@ class _Events:
             yield self._launch("cudaLaunchKernel", correlation, launched, launched + min(6_000.0, host_each))
             start = work.start_ns + index * gpu_each
             yield self._kernel(index, correlation, start, start + gpu_each * self._rank.duty, graph_node=0)
+
+    def _stray(self, work: GpuWork) -> Iterator[Event]:
+        correlation = self._next()
+        yield self._launch("cudaLaunchKernel", correlation, work.host_start_ns, work.host_start_ns + 3_000)
+        yield self._gpu_event(
+            STRAY_KERNEL, COMPUTE_STREAM, correlation, work.start_ns, work.end_ns, {"graph node id": 0}
+        )
 
     def _send_recv(self, work: GpuWork) -> Iterator[Event]:
         correlation = self._next()

@@ -33,7 +33,9 @@ def _lines(options: Options, board: Board) -> Iterator[str]:
             yield f"sglang:{name}{labels(pp_rank)} {_number(value(row))}"
 
     yield from gauge("num_running_reqs", "The number of running requests.", lambda row: board.get(row, "running"))
-    yield from gauge("num_queue_reqs", "The number of requests in the waiting queue.", lambda _: 0.0)
+    yield from gauge(
+        "num_queue_reqs", "The number of requests in the waiting queue.", lambda row: board.get(row, "queued")
+    )
     yield from gauge("num_used_tokens", "The number of used tokens.", lambda row: board.get(row, "token_count"))
     yield from gauge("token_usage", "The token usage.", lambda row: board.get(row, "token_count") / MAX_TOTAL_TOKENS)
     yield from gauge(

@@ -49,6 +49,19 @@ class Scenario:
     micro_batch_limit: int | None = None
     """--pp-max-micro-batch-size, which is what spreads requests over the slots; None leaves SGLang's own, far too large one."""
     load_seconds: float = 0.0
+    transfer_ms: float = 0.0
+    """Time that messages take between the stages, of all hops together; 0 is a fast link."""
+    late_sync: bool = False
+    """The last stage's scheduler learns of outputs only once the GPU is through with the batch just launched, as at async depth 0."""
+    burn_ms: float = 0.0
+    """CPU time that the first stage's scheduler needs for the outputs of a micro-batch; it is burnt, not slept."""
+    padding: bool = True
+    """Whether a batch is padded up to the next captured size; off puts --disable-cuda-graph-padding on the command line."""
+    stray_every: int = 0
+    """Each replay of so many launches a kernel beside its graph, which only a profile shows."""
+    stuck: int = 0
+    """Requests that wait in the queue and are never admitted."""
+    max_running_requests: int = 2048
 
     def flags(self) -> tuple[str, ...]:
         """Return the flags this scenario adds to the server's command line."""
@@ -81,7 +94,8 @@ class Scenario:
 
     def decode_replays(self, batch_size: int) -> bool:
         """Return whether a decode step of this batch size replays a graph."""
-        return self.graphs and batch_size <= self.captured_max_batch
+        padded = self.padding or batch_size in self.captured_sizes()
+        return self.graphs and padded and batch_size <= self.captured_max_batch
 
     def captured_sizes(self) -> list[int]:
         """Return the captured decode batch sizes, empty when graphs are off."""
@@ -134,5 +148,34 @@ SCENARIOS: dict[str, Scenario] = {
         replace(_HEALTHY, name="throttled", slow_stage=3, slow_factor=1.12, throttled_gpu=3),
         replace(_HEALTHY, name="loading", load_seconds=20.0),
         Scenario("idle", requests_in_slot=0, slots="none"),
+        replace(_HEALTHY, name="slow-links", gpu_ms=160.0, transfer_ms=240.0, device_timer=True),
+        replace(
+            _HEALTHY,
+            name="late-sync",
+            gpu_ms=160.0,
+            host_replay_ms=36.0,
+            slow_stage=31,
+            slow_factor=1.15,
+            late_sync=True,
+            device_timer=True,
+        ),
+        replace(_HEALTHY, name="busy-host", gpu_ms=120.0, host_replay_ms=4.0, burn_ms=240.0),
+        replace(
+            _HEALTHY,
+            name="unpadded",
+            requests_in_slot=11,
+            micro_batch_limit=11,
+            padding=False,
+            extra_flags=("--disable-cuda-graph-padding",),
+        ),
+        replace(_HEALTHY, name="leaky", stray_every=7),
+        Scenario(
+            "blocked",
+            requests_in_slot=0,
+            slots="none",
+            stuck=3,
+            max_running_requests=1,
+            extra_flags=("--max-running-requests", "1"),
+        ),
     )
 }

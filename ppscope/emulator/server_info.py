@@ -10,7 +10,6 @@ from ppscope.emulator.options import Options
 from ppscope.emulator.scenarios import MAX_TOTAL_TOKENS, MODEL_PATH
 
 VERSION = "0.5.23"
-MAX_RUNNING_REQUESTS = 2048
 
 
 def micro_batch_limit(options: Options) -> int:
@@ -20,7 +19,7 @@ def micro_batch_limit(options: Options) -> int:
 
 def most_in_slot(options: Options) -> int:
     """The largest one it takes (scheduler.py of 0.5.11 and 0.5.23, `set_internal_state`)."""
-    return MAX_RUNNING_REQUESTS // options.pp_size
+    return max(options.scenario.max_running_requests // options.pp_size, 1)
 
 
 def _settings(options: Options) -> dict[str, Any]:
@@ -46,7 +45,7 @@ def _settings(options: Options) -> dict[str, Any]:
         "gpu_id_step": 1,
         "pp_async_batch_depth": 0,
         "pp_max_micro_batch_size": micro_batch_limit(options),
-        "max_running_requests": MAX_RUNNING_REQUESTS,
+        "max_running_requests": scenario.max_running_requests,
         "max_total_tokens": None,
         "max_total_num_tokens": MAX_TOTAL_TOKENS,
         "max_req_input_len": 131_066,
@@ -58,6 +57,7 @@ def _settings(options: Options) -> dict[str, Any]:
         "disable_radix_cache": False,
         # A legacy field of this version: false although decode.backend is disabled.
         "disable_cuda_graph": False,
+        "disable_cuda_graph_padding": not scenario.padding,
         "cuda_graph_config": {
             "decode": {
                 "backend": "full" if captured else "disabled",
@@ -89,7 +89,7 @@ def server_info(
         "pp_max_micro_batch_size": limit or micro_batch_limit(options),
         "world_size": options.pp_size * options.tp_size,
         "startup_time": startup_seconds,
-        "effective_max_running_requests_per_dp": MAX_RUNNING_REQUESTS,
+        "effective_max_running_requests_per_dp": options.scenario.max_running_requests,
         "last_gen_throughput": board.get(0, "gen_throughput"),
         "memory_usage": {
             "weight": 128.4,
@@ -133,16 +133,17 @@ def model_info() -> dict[str, Any]:
 def loads(options: Options, board: Board) -> dict[str, Any]:
     """Return the load of the only data-parallel rank."""
     running, tokens = int(board.get(0, "running_at_next")), int(board.get(0, "token_count"))
+    queued = int(board.get(0, "queued"))
     load = {
         "dp_rank": 0,
         "num_running_reqs": running,
-        "num_waiting_reqs": 0,
-        "num_total_reqs": running,
+        "num_waiting_reqs": queued,
+        "num_total_reqs": running + queued,
         "num_used_tokens": tokens,
         "max_total_num_tokens": MAX_TOTAL_TOKENS,
         "token_usage": round(tokens / MAX_TOTAL_TOKENS, 4),
         "gen_throughput": round(board.get(0, "gen_throughput"), 2),
-        "max_running_requests": MAX_RUNNING_REQUESTS,
+        "max_running_requests": options.scenario.max_running_requests,
     }
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     return {

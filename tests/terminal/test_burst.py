@@ -7,13 +7,16 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from ppscope import emulator
+from ppscope.collect.client import CollectorProcess
+from ppscope.records import Burst
+from ppscope.session import Session
 from ppscope.sources.burst_folder import VARIABLE
 from tests.kineto import Pipeline
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
@@ -93,6 +96,31 @@ def test_a_burst_can_be_cancelled(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
         terminal.send("q")
         assert terminal.wait() == 0
+
+
+def test_a_leak_is_found_by_a_burst_and_by_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with emulator.start("leaky", 2) as leaky:
+        session = Session(CollectorProcess(["--pid", str(leaky.pid)]))
+        try:
+            wait_until(session, lambda: session.active(session.present_ns()) is True)
+            session.send(Burst(10))
+            wait_until(session, lambda: bool(session.screen().findings))
+            (finding,) = session.screen().findings
+        finally:
+            session.close()
+    assert (finding.id, finding.provenance) == ("graphs.eager_leak", "exact")
+    assert any("elementwise" in line for line in finding.evidence)
+
+
+def wait_until(session: Session, true: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        session.poll()
+        if true():
+            return
+        time.sleep(0.1)
+    raise AssertionError(session.screen().burst)
 
 
 @pytest.fixture

@@ -17,14 +17,19 @@ import pytest
 
 from ppscope import emulator
 from ppscope.collect.client import CollectorProcess
+from ppscope.commands.check import DUMP_CORES
 from ppscope.session import Session
 from ppscope.views import Finding, Screen
 
 PPSCOPE = Path(sys.executable).with_name("ppscope")
-WATCHED_S = 12.0
+LEAST_S = 8.0
+STAYS_S = 3.0
+"""For so long all that is wanted was shown when the watching ends."""
 AT_MOST_S = 60.0
 """A crowded machine sees everything, but later."""
 CHECKED = ("serial", "imbalanced", "idle")
+ALONE = "busy-host"
+"""Its scheduler burns a core, which no other scenario may want meanwhile."""
 EXPECTED: dict[str, tuple[set[str], set[str]]] = {
     "serial": (
         {"pipeline.serial", "graphs.disabled_by_flag", "gpu.idle_while_serving"},
@@ -36,6 +41,11 @@ EXPECTED: dict[str, tuple[set[str], set[str]]] = {
     "spinning": (set(), {"gpu.spinning", "load.too_few_requests"}),
     "throttled": ({"gpu.throttled"}, set()),
     "idle": (set(), set()),
+    "slow-links": ({"pipeline.bubbles"}, set()),
+    "late-sync": ({"pipeline.last_stage_sync"}, set()),
+    "unpadded": ({"graphs.eager_decode"}, set()),
+    "blocked": ({"server.queue_blocked"}, set()),
+    ALONE: ({"host.cpu_bound"}, set()),
 }
 """Findings above info, and those of severity info (design: the table of demo scenarios)."""
 
@@ -71,17 +81,17 @@ def watch(scenario: str) -> Watched:
     seen = Watched()
     try:
         with emulator.start(scenario, 8 if scenario == "serial" else 4) as server:
-            time.sleep(1.0)
-            session = Session(CollectorProcess(["--pid", str(server.pid)]))
+            session = Session(CollectorProcess(["--pid", str(server.pid)]), dump_cores=DUMP_CORES)
             try:
-                began = time.monotonic()
+                began = complete_s = time.monotonic()
                 wanted = set.union(*EXPECTED[scenario])
-                while (now := time.monotonic() - began) < WATCHED_S or (
-                    now < AT_MOST_S and not wanted <= set(seen.last)
-                ):
-                    time.sleep(0.2)
+                while (now := time.monotonic()) - began < AT_MOST_S:
                     session.poll()
-                    seen.screens.append((now, session.screen()))
+                    seen.screens.append((now - began, session.screen()))
+                    complete_s = complete_s if wanted <= set(seen.last) else now
+                    if now - complete_s >= STAYS_S and now - began >= LEAST_S:
+                        break
+                    time.sleep(0.25)
             finally:
                 session.close()
             if scenario in CHECKED:
@@ -94,8 +104,10 @@ def watch(scenario: str) -> Watched:
 @pytest.fixture(scope="module")
 def watched() -> dict[str, Watched]:
     """All scenarios, a few at a time: each is some sleepy processes."""
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(EXPECTED, pool.map(watch, EXPECTED), strict=True))
+    together = [scenario for scenario in EXPECTED if scenario != ALONE]
+    with ThreadPoolExecutor(3) as pool:
+        seen = dict(zip(together, pool.map(watch, together), strict=True))
+    return {**seen, ALONE: watch(ALONE)}
 
 
 @pytest.mark.parametrize("scenario", EXPECTED)
@@ -134,6 +146,7 @@ def test_check_says_the_same_in_json(watched: dict[str, Watched], scenario: str)
     assert [stage["pp"] for stage in stages] == list(range(found["server"]["pp_size"]))
     assert all((stage["busy_fraction"] is None) == (stage["busy_source"] is None) for stage in stages)
     assert (stages[0]["busy_source"] == "metric") is (scenario == "imbalanced")
+    assert found["lacking"] == []
     assert all(rank["gpu"]["uuid"].startswith("GPU-") for stage in stages for rank in stage["ranks"])
     slots = found["micro_batches"]
     assert slots["slots"] == found["server"]["pp_size"]
@@ -178,6 +191,17 @@ def test_text_fits_eighty_columns_and_can_be_pasted() -> None:
     command = done.stdout[done.stdout.index("curl ") :].split("\n\n", maxsplit=1)[0]
     joined = " ".join(part.strip() for part in command.replace("\\\n", " ").splitlines())
     assert json.loads(joined.rpartition("-d '")[2].rstrip("'")) == {"server_args": {"pp_max_micro_batch_size": 2}}
+
+
+def test_what_was_waited_for_in_vain_is_said() -> None:
+    """Settings that never come: the look is longer, and ends; what rests on them is not claimed."""
+    with emulator.start("serial", 2, extra=("--hang-http", "/server_info")) as server:
+        found = json.loads(run_check(server.pid, "--json", "--seconds", "2").stdout)
+        text = run_check(server.pid, "--seconds", "1").stdout
+    assert "settings" in found["lacking"]
+    assert found["graphs"]["decode"]["resolved"] is None
+    assert "stopped without" in text
+    assert all(len(line) <= 80 for line in text.splitlines())
 
 
 def test_no_server_is_one_line_and_exit_3() -> None:

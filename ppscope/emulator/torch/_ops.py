@@ -1,4 +1,4 @@
-"""Host time that passes without burning a core: where a real stage would launch kernels or compute, this sleeps."""
+"""Host time that passes: where a real stage would launch kernels or compute, this sleeps, unless a story is about a core that burns."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ def spend(milliseconds: float) -> None:
     """Let host time pass."""
     if milliseconds > 0:
         time.sleep(milliseconds / 1e3)
+
+
+def burn(milliseconds: float) -> None:
+    """Use CPU time."""
+    end_ns = time.thread_time_ns() + int(milliseconds * 1e6)
+    while time.thread_time_ns() < end_ns:
+        sum(range(200))
 
 
 def spend_until(deadline_ns: int) -> None:

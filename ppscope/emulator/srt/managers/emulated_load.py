@@ -22,8 +22,13 @@ class Load:
         self._target = scenario.slot_requests(pp_size)
         self._lengths = scenario.output_tokens
         self._issued = 0
+        self._stuck = scenario.stuck
         self.limit: int | None = None
         """Requests that a slot takes, once it was set on the running server."""
+
+    def stuck(self) -> list[Req]:
+        """Return the requests that wait from the start and are never admitted."""
+        return [Req(f"req-stuck-{number}", 0, 8192, 128) for number in range(self._stuck)]
 
     def arrivals(self, mb_id: int, running: int, everywhere: int = 0) -> list[Req]:
         """Return the requests that arrive while slot `mb_id` has `running` of its own, of `everywhere` in all slots."""

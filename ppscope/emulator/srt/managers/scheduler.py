@@ -23,7 +23,7 @@ from ..observability.scheduler_stage_metrics import scheduler_stage
 from ..server_args import PortArgs, ServerArgs
 from ..utils.common import kill_itself_when_parent_died
 from .emulated_load import Load
-from .schedule_batch import ProfileReq, Req, ScheduleBatch, SetInternalStateReq
+from .schedule_batch import ProfileReq, ScheduleBatch, SetInternalStateReq
 from .scheduler_components.batch_result_processor import BatchResultProcessor
 from .scheduler_components.idle_sleeper import IdleSleeper
 from .scheduler_components.metrics_reporter import MetricsReporter
@@ -62,11 +62,13 @@ class Scheduler(SchedulerPPMixin):
             interval=server_args.decode_log_interval,
             device_timer=scenario.device_timer,
         )
-        self.result_processor = BatchResultProcessor(OutputStreamer())
+        burn_ms = scenario.burn_ms / pp_size if pp_rank == 0 else 0.0
+        self.result_processor = BatchResultProcessor(OutputStreamer(burn_ms))
         self.idle_sleeper = IdleSleeper()
         self.board, self.row = board, row
         self.load = Load(scenario, pp_size)
-        self.waiting_queue: list[Req] = []
+        self.waiting_queue = self.load.stuck()
+        self._admits = not scenario.stuck
         self.forward_ct = 0
         self.token_count = 0
 
@@ -86,7 +88,7 @@ class Scheduler(SchedulerPPMixin):
         """Receive requests and act on them."""
         recv_reqs = self.request_receiver.recv_requests()
         self.process_input_requests(recv_reqs)
-        self.token_count = self.metrics_reporter.publish_load(self.running_mbs, self.mb_id)
+        self.token_count = self.metrics_reporter.publish_load(self.running_mbs, self.mb_id, len(self.waiting_queue))
         return recv_reqs
 
     @scheduler_stage("process_input_requests")
@@ -105,7 +107,7 @@ class Scheduler(SchedulerPPMixin):
         """Return the next micro-batch of a slot: new requests first, else its running ones; None when it has neither."""
         running = [req for req in self.running_mbs[mb_id] if not req.finished]
         self.running_mbs[mb_id] = running
-        if self.waiting_queue:
+        if self.waiting_queue and self._admits:
             new, self.waiting_queue = self.waiting_queue, []
             running.extend(new)
             batch = ScheduleBatch("EXTEND", new)

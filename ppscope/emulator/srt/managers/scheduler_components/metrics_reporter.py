@@ -67,12 +67,13 @@ class MetricsReporter:
             f"gen throughput (token/s): {throughput:.2f}, #queue-req: 0{tail}"
         )
 
-    def publish_load(self, running_slots: list[list[Req]], mb_id: int) -> int:
+    def publish_load(self, running_slots: list[list[Req]], mb_id: int, queued: int) -> int:
         """Publish what /v1/loads would see at the next slot, and the tokens of all slots; return the tokens."""
         tokens = sum(req.prompt_tokens + req.output_tokens for slot in running_slots for req in slot)
         self._board.set(self._row, "running_at_next", len(running_slots[(mb_id + 1) % len(running_slots)]))
         self._board.set(self._row, "token_count", tokens)
-        self._board.set(self._row, "in_flight", sum(len(slot) for slot in running_slots))
+        self._board.set(self._row, "queued", queued)
+        self._board.set(self._row, "in_flight", queued + sum(len(slot) for slot in running_slots))
         return tokens
 
     def _line(self, text: str) -> None:
