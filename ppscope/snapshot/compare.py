@@ -52,6 +52,9 @@ def compare_documents(before: Json, after: Json, names: tuple[str, str]) -> Comp
     refused = tuple(_refusals(before["view"], after["view"], one, other))
     short = min(document["window"]["seconds"] for document in (before, after)) < SHORT_S
     kinds = [kind._replace(noise=max(kind.noise, SHORT_NOISE)) for kind in _FIGURES] if short else _FIGURES
+    slots = {view["occupancy"]["slots"] for view in (before["view"], after["view"])}
+    if len(slots) == 1 and None not in slots:
+        kinds = [kind._replace(unit=f"of {min(slots)}") if kind.name == _SLOTS else kind for kind in kinds]
     figures = [_figure(kind, kind.read(one), kind.read(other), not refused) for kind in kinds]
     figures = [_told_apart(figure, one, other) for figure in figures]
     figures[4:4] = _stage_figures(one, other, not refused)

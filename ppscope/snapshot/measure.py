@@ -53,7 +53,7 @@ def measure(document: Json) -> Measures:
     shares = phase_shares(document)
     work = {name for name, style in _styles(view).items() if style["kind"] == "work"}
     host_work = {stage: sum(part for name, part in phases.items() if name in work) for stage, phases in shares.items()}
-    busy = {_name(stage): float(stage["busy"]) for stage in view["stages"] if stage["busy"] is not None}
+    busy = _busy(document, shares)
     tokens_per_s = _throughput(records, view["load"])
     running, queued = view["load"]["running"], view["load"]["queued"]
     step_ms, eager = _steps(records)
@@ -106,6 +106,35 @@ def phase_shares(document: Json) -> dict[str, dict[str, float]]:
         for stage, phases in sorted(times.items())
         if whole[stage]
     }
+
+
+def _busy(document: Json, shares: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Busy share of each stage over the window; where only its last seconds are known, of those."""
+    view = document["view"]
+    busy: dict[str, float] = {}
+    for stage in view["stages"]:
+        name = _name(stage)
+        if stage["busy"] is None:
+            continue
+        seen: float | None = None
+        if stage["busy_source"] == "host" and name in shares:
+            seen = sum(shares[name].get(phase, 0.0) for phase in FORWARD)
+        elif stage["busy_source"] == "probe":
+            ranks = [tuple(rank["key"]) for rank in stage["ranks"]]
+            lanes = [lane for lane in view["exact_lanes"] if tuple(lane["rank"]) in ranks]
+            seen = _mean(_forward_share(view, lane) for lane in lanes)
+        busy[name] = float(stage["busy"]) if seen is None else seen
+    return busy
+
+
+def _forward_share(view: Json, lane: Json) -> float | None:
+    """Share of forward passes in a lane: the GPU's own, or on a CPU server the host's, where they are synchronous."""
+    if lane["lane"] != ("host" if view["server"].get("device") == "cpu" else "gpu"):
+        return None
+    forward = {index for index, style in enumerate(view["phases"]) if style["name"] in FORWARD}
+    worked = sum(took for took, phase in zip(lane["took"], lane["phase"], strict=True) if phase in forward)
+    whole = sum(lane["gap"][1:]) + sum(lane["took"])
+    return worked / whole if whole else None
 
 
 def _throughput(records: Iterable[AnyRecord], load: Json) -> float | None:

@@ -29,8 +29,8 @@ _NOTHING = Cell(phase=None, work=None)
 class RecordingFeed:
     """Answers the screen from an index; see ppscope.feed.Feed.
 
-    Figures and findings are those of the minute before the right edge of what is looked at, or of all of a recording that is no
-    longer than that. With a `stretch` (from, until in nanoseconds) nothing but that is there.
+    Figures and findings are those of the minute before the right edge of what is looked at. A recording that is no longer than that
+    is taken whole. With a `stretch` (from, until in nanoseconds) nothing but that is there.
     """
 
     live = False
@@ -106,6 +106,8 @@ class RecordingFeed:
 
     def lanes(self, start_ns: int, end_ns: int, columns: int, ranks: Sequence[RankKey] | None = None) -> list[Lane]:
         """Gantt rows; columns must not lie in two blocks. What is too much to be read at once is empty until `poll` has read it."""
+        if not self._follows:
+            return self._figures.lanes(start_ns, end_ns, columns, ranks)
         if columns <= 0 or end_ns <= start_ns:
             return []
         keys = list(ranks) if ranks is not None else sorted(key for key in self._figures.states if key.tp == 0)
@@ -151,6 +153,8 @@ class RecordingFeed:
 
     def spans(self, rank: RankKey, start_ns: int, end_ns: int) -> list[Span]:
         """Single spans of a rank's main thread, in order; of very many the newest."""
+        if not self._follows:
+            return self._figures.spans(rank, start_ns, end_ns)
         found: list[list[Span]] = []
         self._budget = 1 << 62
         numbers = list(self._numbers(start_ns, end_ns))

@@ -21,6 +21,7 @@ from ppscope.records import (
     RankKey,
     Server,
     Settings,
+    StackSpans,
 )
 from ppscope.snapshot.compare import compare_documents
 from ppscope.snapshot.compare_text import to_text
@@ -28,7 +29,7 @@ from ppscope.snapshot.comparison import to_json
 from ppscope.snapshot.document import build
 from ppscope.snapshot.measure import measure
 from ppscope.snapshot.write import page
-from tests.recordings import MS, SECOND, START_NS, head, recording
+from tests.recordings import MS, SECOND, START_NS, WAIT, head, probe_second, recording, second
 
 Json = dict[str, Any]
 
@@ -128,6 +129,42 @@ def test_slots_that_few_samples_cannot_tell_apart_are_the_same() -> None:
     (slots,) = [figure for figure in compared.figures if figure.name == "micro-batch slots in use"]
     assert (slots.verdict, slots.noise) == ("same", None)
     assert "same (too few samples to tell)" in to_text(compared)
+
+
+def quiet_at_the_end(records: list[AnyRecord], from_s: int) -> list[AnyRecord]:
+    """Stages that only wait from an instant on."""
+    begin = START_NS + from_s * SECOND
+    return [
+        msgspec.structs.replace(r, stacks=[WAIT] * len(r.stacks))
+        if isinstance(r, StackSpans) and r.end_ns > begin
+        else r
+        for r in records
+    ]
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["sampled", "exact"])
+def test_busy_is_that_of_the_window_and_not_of_its_last_seconds(exact: bool) -> None:
+    records = [
+        msgspec.structs.replace(r, device="cpu", emulated=False) if isinstance(r, Server) else r for r in head(2)
+    ]
+    for at in range(20):
+        records += [*second(at, 2), *(probe_second(at, 2, 400) if exact else [])]
+    document = build(records if exact else quiet_at_the_end(records, 10))
+    figures = measure(document)
+    assert set(figures.busy) == {"PP0", "PP1"}
+    shown = {f"PP{stage['pp']}": stage["busy"] for stage in document["view"]["stages"]}
+    for stage, busy in figures.busy.items():
+        if exact:
+            assert document["view"]["stages"][0]["busy_source"] == "probe"
+            assert busy == pytest.approx(shown[stage], abs=0.05), "alike in every second"
+        else:
+            assert shown[stage] == 0
+            assert busy == pytest.approx(0.25, abs=0.03), "half of the time, in every second turn"
+
+
+def test_slots_say_of_how_many() -> None:
+    said = to_text(compare_documents(build(recording(8)), build(mended(recording(8))), ("", "")))
+    assert "micro-batch slots in use 1.00 of 4 → 4.00 of 4 (×4.00, better)" in said
 
 
 def with_server(**changes: object) -> list[AnyRecord]:

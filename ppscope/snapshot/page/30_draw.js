@@ -38,9 +38,14 @@ class Theme {
   }
 }
 
+// All sizes are read before anything is drawn: a canvas that gets another size makes the next reading lay out the whole page again.
+function measure(canvases) {
+  for (const canvas of canvases) canvas.box = [canvas.clientWidth, canvas.clientHeight];
+}
+
 function prepare(canvas) {
   const ratio = Math.min(window.devicePixelRatio || 1, 3);
-  const width = canvas.clientWidth, height = canvas.clientHeight;
+  const [width, height] = canvas.box;
   if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
   if (canvas.height !== Math.round(height * ratio)) canvas.height = Math.round(height * ratio);
   const context = canvas.getContext("2d");

@@ -7,7 +7,9 @@ class Viewport {
     this.from = 0;
     this.to = length;
     this.home = [from, to];
+    this.waiting = true; // nobody has drawn it yet
     this.set(from, to);
+    this.waiting = false;
   }
 
   onChange(listener) { this.listeners.push(listener); }

@@ -222,6 +222,7 @@ class Gantt {
 
   draw() {
     const { from, to } = this.viewport;
+    measure([...this.rows.flatMap((row) => [...row.canvases, row.stripCanvas]), this.axis, this.overview].filter(Boolean));
     for (const row of this.rows) {
       row.canvases.forEach((canvas, i) => drawLane(canvas, row.lanes[i], from, to, this.theme));
       if (row.stripCanvas) drawStrip(row.stripCanvas, row.series, from, to, this.theme);
@@ -235,7 +236,7 @@ class Gantt {
     for (const row of this.rows) for (const canvas of row.canvases) {
       const context = canvas.getContext("2d");
       context.fillStyle = this.theme.cursor;
-      context.fillRect(((this.cursor - this.viewport.from) / this.viewport.span) * canvas.clientWidth, 0, 1, canvas.clientHeight);
+      context.fillRect(((this.cursor - this.viewport.from) / this.viewport.span) * canvas.box[0], 0, 1, canvas.box[1]);
     }
   }
 

@@ -63,7 +63,8 @@ async function main() {
       el("div", { class: "brand" }, el("span", {}, el("b", {}, "ppscope"), " " + kind), themeButton(restyle)),
       el("main", {}, shown.content),
       el("footer", {}, comparing ? "" : "ppscope open FILE shows this in a terminal; ppscope open FILE --json prints its data."));
-    new ResizeObserver(draw).observe(page);
+    let wide = page.clientWidth;
+    new ResizeObserver(() => { if (page.clientWidth !== wide) { wide = page.clientWidth; draw(); } }).observe(page);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
     // Paper is light whatever the screen is.
     let before;
@@ -75,6 +76,7 @@ async function main() {
     };
     paper.addEventListener("change", () => print(paper.matches));
     draw();
+    performance.mark("drawn");
     document.documentElement.dataset.ready = "1";
   } catch (error) {
     page.replaceChildren(el("p", { class: "problem", role: "alert" }, `This page cannot be shown: ${error.message}`));
