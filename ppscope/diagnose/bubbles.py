@@ -62,6 +62,11 @@ def bubbles(evidence: Evidence) -> Finding | None:
         f"occupied slots {in_words(evidence.occupancy)} ({evidence.occupancy.provenance})",
         "host: " + ", ".join(f"{evidence.labels.get(name, name)} {say.share(part)}" for name, part in top) + " (sampled, mean of stages)",
     ]  # fmt: skip
+    counted = running_slots(evidence)
+    if counted is not None and evidence.micro_batch:
+        lines.append(
+            f"open requests ÷ {evidence.micro_batch:.0f} in a micro-batch: {counted:.0f} slots (the server's counts)"
+        )
     if behind >= SYNC:
         lines.append(
             f"of the wait for the GPU it computes {say.share(mean_busy)} at most: the rest waits for messages (inferred)"
@@ -72,7 +77,7 @@ def bubbles(evidence: Evidence) -> Finding | None:
         id="pipeline.bubbles",
         severity="medium",
         stage=None,
-        summary=f"stages are idle {say.share(1 - mean_busy)} of the time although every slot holds requests",
+        summary=f"stages are idle {say.share(1 - mean_busy)} of the time although requests fill the slots",
         evidence=(*lines, *links(evidence), *crowding(evidence)),
         remedy=_remedy(evidence, messages > work),
         provenance="sampled",
