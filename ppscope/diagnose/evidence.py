@@ -82,6 +82,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """Whether a forward pass was seen in the last seconds; None where no stacks were."""
     running_at_least: int | None = None
     """Requests that run at the very least, whatever the occupancy is."""
+    slot_samples: tuple[tuple[int, int], ...] = ()
+    """(slot, dumps that saw it at work) of the last minute, most first."""
     running_at_most: int | None = None
     """Requests that ran at the very most in the last seconds; None where nothing excludes more."""
     queued_s: float = 0.0

@@ -74,6 +74,8 @@ def serial(evidence: Evidence) -> Finding | None:
     wanted = math.ceil((running + queued) / slots)
     limit = say.number(evidence, "pp_max_micro_batch_size")
     lines = [_occupied(evidence)]
+    if evidence.slot_samples and evidence.occupancy.provenance == "sampled":
+        lines.append("samples by slot: " + ", ".join(f"{slot}: {count}" for slot, count in evidence.slot_samples[:8]))
     if evidence.micro_batch is not None:
         lines.append(
             f"{evidence.micro_batch:.0f} requests in a decode micro-batch, about {running} running and {queued} queued (inferred)"

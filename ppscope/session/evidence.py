@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -67,6 +68,7 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         micro_batch=micro_batch,
         in_flight=in_flight,
         active=active(session.states.values(), session.phases(), now_ns),
+        slot_samples=tuple(Counter(slot for _, slot in session.slots_seen(now_ns)).most_common()),
         running_at_least=at_least,
         running_at_most=most_running(occupied, micro_batch, session.load.in_flight_most(now_ns)),
         queued_s=(now_ns - queued_since) / 1e9 if queued_since is not None else 0.0,

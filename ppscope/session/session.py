@@ -155,15 +155,18 @@ class Session(Intake):
         launches, rounds = sum(pair[0] for pair in counted), sum(pair[1] for pair in counted)
         if rounds:
             return Occupancy(self.settings.slots(self.server), launches / rounds, launches, "exact")
-        seen = [
+        passes_per_s = self.load.passes_per_s(until, self.settings.integer("decode_log_interval"))
+        return occupancy(self.slots_seen(until), self.settings.slots(self.server), passes_per_s)
+
+    def slots_seen(self, now_ns: int) -> list[tuple[int, int]]:
+        """(instant, slot) of the dumps over the minute before an instant that saw a slot at work."""
+        return [
             (sample.at_ns, slot)
             for state in self.states.values()
-            for sample in state.loops_since(since)
+            for sample in state.loops_since(now_ns - _OCCUPANCY_NS)
             if self.interned.meaning(sample.stack).needs_batch
             if (slot := self.interned.micro_batch(sample)) is not None
         ]
-        passes_per_s = self.load.passes_per_s(until, self.settings.integer("decode_log_interval"))
-        return occupancy(seen, self.settings.slots(self.server), passes_per_s)
 
     def lanes(self, start_ns: int, end_ns: int, columns: int, ranks: Sequence[RankKey] | None = None) -> list[Lane]:
         """Gantt rows; see ppscope.feed.Feed."""

@@ -134,6 +134,7 @@ def test_a_story_of_one_slot() -> None:
     assert shown(session) == ["pipeline.serial", "graphs.disabled_by_rule"]
     rule = session.screen().findings[1]
     assert rule.source == (("srt/server_args.py", 2553),)
+    assert "samples by slot: 0: 44" in session.screen().findings[0].evidence
     assert session.screen().header.load.running == 8
 
 
