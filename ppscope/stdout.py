@@ -7,6 +7,7 @@ import fcntl
 import io
 import os
 import sys
+from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
@@ -47,3 +48,10 @@ def give_up(error: OSError) -> None:
     sys.stderr.write(f"ppscope: cannot write to standard output: {reason}\n")
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), 1)
+
+
+def write_path(path: Path) -> None:
+    """A path on a line of its own, byte for byte as the file system has it."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(os.fsencode(path) + b"\n")
+    sys.stdout.buffer.flush()

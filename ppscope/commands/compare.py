@@ -6,14 +6,14 @@ import json
 import sys
 from pathlib import Path
 
-from ppscope import exits
+from ppscope import exits, stdout
 from ppscope.commands.check import show
 from ppscope.commands.live import complain
 from ppscope.commands.reading import Source, read
 from ppscope.snapshot.compare import compare_documents
 from ppscope.snapshot.compare_text import to_text
 from ppscope.snapshot.comparison import SCHEMA, to_json
-from ppscope.snapshot.files import why_not_writable, write_private
+from ppscope.snapshot.files import named, why_not_over, write_private
 from ppscope.snapshot.page_data import KEPT
 from ppscope.snapshot.stretch import USUAL, Asked
 from ppscope.snapshot.write import page
@@ -24,7 +24,7 @@ def compare(
 ) -> int:
     """Print what changed, or write it as a page; returns the exit code: 1 while a finding above `info` is left, 3
     when the two are not of one model under one load."""
-    why = why_not_writable(output) if output is not None else None
+    why = why_not_over(output, (before, after)) if output is not None else None
     if why:
         complain(why)
         return exits.USAGE
@@ -46,9 +46,9 @@ def compare(
         try:
             write_private(output, page(data))
         except OSError as error:
-            complain(f"{output}: {error.strerror or error}")
+            complain(f"{named(output)}: {error.strerror or error}")
             return exits.CANNOT_ATTACH
-        sys.stdout.write(f"{output}\n")
+        stdout.write_path(output)
     elif as_json:
         sys.stdout.write(json.dumps(to_json(comparison), indent=2) + "\n")
     else:

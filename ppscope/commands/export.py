@@ -14,7 +14,7 @@ from ppscope.records import AnyRecord
 from ppscope.snapshot.export_gpus import gpu_csv, gpu_json
 from ppscope.snapshot.export_stacks import folded, speedscope
 from ppscope.snapshot.export_trace import chrome_trace
-from ppscope.snapshot.files import why_not_writable, write_private
+from ppscope.snapshot.files import named, why_not_over, write_private
 from ppscope.snapshot.recorded import session_of
 from ppscope.snapshot.save import render
 from ppscope.snapshot.stretch import Asked
@@ -23,7 +23,7 @@ from ppscope.snapshot.window import RecordWindow
 
 def export(file: Path, kind: str, output: Path | None, asked: Asked, *, redact_paths: bool) -> int:
     """Write `file` in the form `kind`, to stdout without `output`; returns the exit code."""
-    why = why_not_writable(output) if output is not None else None
+    why = why_not_over(output, (file,)) if output is not None else None
     if why:
         complain(why)
         return exits.USAGE
@@ -38,7 +38,7 @@ def export(file: Path, kind: str, output: Path | None, asked: Asked, *, redact_p
     try:
         write_private(output, data)
     except OSError as error:
-        complain(f"{output}: {error.strerror or error}")
+        complain(f"{named(output)}: {error.strerror or error}")
         return exits.CANNOT_ATTACH
     return exits.OK
 

@@ -18,7 +18,9 @@ _FIRST_SERVER_S = 6.0
 
 def complain(message: str, remedy: str = "") -> None:
     """One clear line on stderr, and how to mend it where that is known."""
-    sys.stderr.write(f"ppscope: {message}\n" + (f"  try: {remedy}\n" if remedy else ""))
+    text = f"ppscope: {message}\n" + (f"  try: {remedy}\n" if remedy else "")
+    # A file's or a server's name may hold anything, and a terminal would obey it.
+    sys.stderr.write("".join(char if char == "\n" or char.isprintable() else "?" for char in text))
 
 
 def wait_for_server(session: Session, stream: RecordStream, timeout_s: float = _FIRST_SERVER_S) -> End | None:

@@ -12,6 +12,7 @@ from ppscope.commands.live import complain
 from ppscope.commands.progress import Progress
 from ppscope.records import AnyRecord
 from ppscope.snapshot.document import build
+from ppscope.snapshot.files import named
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.read import Opened, UnreadableFile, read_file
 from ppscope.snapshot.stretch import DEFAULT_S, EXACT_S, Asked, NotThere, choose, in_words
@@ -51,16 +52,18 @@ def read(path: Path, asked: Asked, *, bounded: bool = True) -> Source | int:
     finally:
         progress.clear()
     if opened.damage:
-        complain(f"{path} is {opened.damage}")
+        complain(f"{named(path)} is {opened.damage}")
     extent = opened.index.extent()
     try:
         most_s = EXACT_S if opened.index.exact else DEFAULT_S
         stretch = choose(extent, asked, most_s) if bounded or not asked.nothing else None
     except NotThere as error:
-        complain(f"{path} {error}")
+        complain(f"{named(path)} {error}")
         return exits.USAGE
     if opened.document is not None and asked.nothing:
         stretch = None
     if stretch is not None and asked.nothing:
-        complain(f"{path.name}: {in_words(extent, stretch)} is used; --from and --until choose another part")
+        complain(
+            f"{named(Path(path.name))}: {in_words(extent, stretch)} is used; --from and --until choose another part"
+        )
     return Source(opened, stretch)

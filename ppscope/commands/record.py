@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from ppscope import exits
+from ppscope import exits, stdout
 from ppscope.collect.client import CollectorProcess
 from ppscope.commands.live import complain
 from ppscope.records import AnyRecord, End, Server, ServerGone
 from ppscope.session.dumping import Dumping
-from ppscope.snapshot.files import why_not_writable
+from ppscope.snapshot.files import named, why_not_writable
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.recorder import Recorder
 from ppscope.target.errors import for_command
@@ -62,14 +62,14 @@ def record(
     try:
         return _Recording(stream, recorder, seconds, interrupt, redact_paths).run()
     except OSError as error:
-        complain(f"{output}: {error.strerror or error}")
+        complain(f"{named(output)}: {error.strerror or error}")
         return exits.CANNOT_ATTACH
     finally:
         stream.close()
         try:
             recorder.close()
         except OSError as error:
-            complain(f"{output}: {error.strerror or error}")
+            complain(f"{named(output)}: {error.strerror or error}")
 
 
 class _Recording:
@@ -145,12 +145,14 @@ class _Recording:
         reason, code = "seconds", exits.OK
         if self._gone:
             reason, code = "target_gone", exits.TARGET_ENDED
-            complain(f"the server ended after {recorded_s:.1f} s of recording; {self._recorder.path} has what was seen")
+            complain(
+                f"the server ended after {recorded_s:.1f} s of recording; {named(self._recorder.path)} has what was seen"
+            )
         elif self._interrupt.seen:
             reason, code = "quit", exits.INTERRUPTED
         elif end is not None and end.exit_code:
             complain(end.message or end.reason, for_command(end.remedy, "record"))
             reason, code = "error", end.exit_code
         self._recorder.close(End(time.monotonic_ns(), reason))
-        sys.stdout.write(f"{self._recorder.path}\n")
+        stdout.write_path(self._recorder.path)
         return code

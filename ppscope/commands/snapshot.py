@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from ppscope import exits
+from ppscope import exits, stdout
 from ppscope.collect.client import CollectorProcess
 from ppscope.commands.check import DUMP_CORES, look, most_s
 from ppscope.commands.live import complain, wait_for_server
 from ppscope.commands.progress import Progress
 from ppscope.session import Session
-from ppscope.snapshot.files import why_not_writable, write_private
+from ppscope.snapshot.files import named, why_not_writable, write_private
 from ppscope.snapshot.save import file_name, render
 from ppscope.snapshot.window import KeptStream
 from ppscope.target.errors import for_command
@@ -58,11 +57,11 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
         progress.clear()
         write_private(path, data)
     except OSError as error:
-        complain(f"{path}: {error.strerror or error}")
+        complain(f"{named(path)}: {error.strerror or error}")
         return exits.CANNOT_ATTACH
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     finally:
         progress.clear()
-    sys.stdout.write(f"{path}\n")
+    stdout.write_path(path)
     return exits.OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ppscope import exits
+from ppscope import exits, stdout
 from ppscope.commands.live import complain, not_a_terminal
 from ppscope.trace.command import read, show
 from ppscope.trace.recording import trace_records
@@ -32,7 +32,7 @@ def trace(paths: tuple[str, ...], *, as_json: bool, as_text: bool, output: Path 
 
 
 def _write(report: TraceReport, output: Path) -> int:
-    from ppscope.snapshot.files import why_not_writable, write_private
+    from ppscope.snapshot.files import named, why_not_writable, write_private
     from ppscope.snapshot.save import render
 
     why = why_not_writable(output)
@@ -46,9 +46,9 @@ def _write(report: TraceReport, output: Path) -> int:
     try:
         write_private(output, render(records))
     except OSError as error:
-        complain(f"{output}: {error.strerror or error}")
+        complain(f"{named(output)}: {error.strerror or error}")
         return exits.CANNOT_ATTACH
-    sys.stdout.write(f"{output}\n")
+    stdout.write_path(output)
     return exits.OK
 
 

@@ -109,4 +109,4 @@ def to_text(comparison: Comparison) -> str:
         lines += [
             f"  {row['name']}: {_or_none(row['before'])} → {_or_none(row['after'])}" for row in comparison.settings
         ]
-    return "\n".join(lines) + "\n"
+    return "".join("".join(char if char.isprintable() else "?" for char in line) + "\n" for line in lines)

@@ -6,27 +6,44 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def named(path: Path) -> str:
+    """A path for a message: on one line, and without what would move a terminal's cursor."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(path))
 
 
 def why_not_writable(path: Path) -> str | None:
     """Why nothing can be written under this name, None when it can: told before any time is spent on what to write."""
     folder = path.parent
     if not folder.is_dir():
-        return f"{folder} is not a folder"
+        return f"{named(folder)} is not a folder"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return f"no permission to write in {folder}"
+        return f"no permission to write in {named(folder)}"
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return None
     except OSError as error:
-        return f"{path}: {error.strerror}"
+        return f"{named(path)}: {error.strerror}"
     if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
         return None
-    return f"{path} is a folder" if stat.S_ISDIR(mode) else f"{path} is not a regular file"
+    return f"{named(path)} is a folder" if stat.S_ISDIR(mode) else f"{named(path)} is not a regular file"
+
+
+def why_not_over(path: Path, sources: Iterable[Path]) -> str | None:
+    """The same, and why nothing may be written over one of the files that it is made from."""
+    for source in sources:
+        try:
+            if path.exists() and source.exists() and path.samefile(source):
+                return f"{named(path)} is read and cannot be written over"
+        except OSError:
+            continue
+    return why_not_writable(path)
 
 
 def open_private(path: Path) -> int:

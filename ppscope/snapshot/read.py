@@ -13,6 +13,7 @@ import msgspec
 from ppscope.collect.stream import MAGIC, FrameReader, StreamError
 from ppscope.records import SCHEMA, AnyRecord, Hello, Server
 from ppscope.snapshot import page_data
+from ppscope.snapshot.files import named
 from ppscope.snapshot.index import Index
 from ppscope.snapshot.pack import UnreadableDocument, records_of
 from ppscope.snapshot.recorder import part_paths
@@ -48,23 +49,25 @@ def read_file(path: Path) -> Opened:
     """Read a snapshot, or index a recording with the closed parts beside it. Raises UnreadableFile."""
     try:
         if not path.exists():
-            raise UnreadableFile(f"no such file: {path}")
+            raise UnreadableFile(f"no such file: {named(path)}")
         if not path.is_file():
             # A pipe would wait for a writer, a device may never end.
-            raise UnreadableFile(f"{path} is a folder" if path.is_dir() else f"{path} is not a regular file")
+            raise UnreadableFile(
+                f"{named(path)} is a folder" if path.is_dir() else f"{named(path)} is not a regular file"
+            )
         with path.open("rb") as file:
             head = file.read(page_data.MARK_WITHIN)
         if not head:
-            raise UnreadableFile(f"{path} is empty")
+            raise UnreadableFile(f"{named(path)} is empty")
         if head[: len(MAGIC)] == MAGIC[: len(head)]:
             return _recording(path)
         if page_data.MARK in head:
             if path.stat().st_size > _MAX_PAGE_BYTES:
-                raise UnreadableFile(f"{path} is larger than {_MAX_PAGE_BYTES >> 30} GiB")
+                raise UnreadableFile(f"{named(path)} is larger than {_MAX_PAGE_BYTES >> 30} GiB")
             return _snapshot(path, path.read_bytes())
     except OSError as error:
-        raise UnreadableFile(f"{path}: {error.strerror or error}") from None
-    raise UnreadableFile(f"{path} is neither a ppscope recording nor a ppscope snapshot")
+        raise UnreadableFile(f"{named(path)}: {error.strerror or error}") from None
+    raise UnreadableFile(f"{named(path)} is neither a ppscope recording nor a ppscope snapshot")
 
 
 def _recording(path: Path) -> Opened:
@@ -74,10 +77,10 @@ def _recording(path: Path) -> Opened:
     for file in files:
         said = _add(index, file)
         if said:
-            damages.append(said if file is path else f"{file.name}: {said}")
+            damages.append(said if file is path else f"{named(Path(file.name))}: {said}")
     _check_schema(path, index.hello)
     if not index.servers:
-        raise UnreadableFile(f"{path} is cut before it says what server it shows")
+        raise UnreadableFile(f"{named(path)} is cut before it says what server it shows")
     return Opened(path, index, None, "; ".join(damages), len(files))
 
 
@@ -139,7 +142,7 @@ def _check_schema(path: Path, hello: Hello | None) -> None:
     if hello is not None and hello.schema != SCHEMA:
         age = "newer" if hello.schema > SCHEMA else "older"
         raise UnreadableFile(
-            f"{path} was written by ppscope {hello.ppscope_version}, whose records are {age} than this one reads"
+            f"{named(path)} was written by ppscope {hello.ppscope_version}, whose records are {age} than this one reads"
         )
 
 
@@ -148,8 +151,8 @@ def _snapshot(path: Path, data: bytes) -> Opened:
         document = page_data.extract(data)
         records = [record for record in records_of(document) if is_sound(record)]
     except (page_data.NoData, UnreadableDocument) as error:
-        raise UnreadableFile(f"{path} {error}") from None
+        raise UnreadableFile(f"{named(path)} {error}") from None
     _check_schema(path, next((record for record in records if isinstance(record, Hello)), None))
     if not any(isinstance(record, Server) for record in records):
-        raise UnreadableFile(f"{path} says nothing of a server")
+        raise UnreadableFile(f"{named(path)} says nothing of a server")
     return Opened(path, Index.of(records), document)

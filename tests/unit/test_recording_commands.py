@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from ppscope import cli
-from ppscope.records import AnyRecord
+from ppscope.records import AnyRecord, Server, Settings
 from ppscope.snapshot.page_data import extract
 from ppscope.snapshot.recorder import Recorder
-from tests.recordings import head, probe_second, second
+from tests.recordings import START_NS, head, probe_second, second
+from tests.terminal.terminal import PPSCOPE
 
 MINUTES = 30
 
@@ -128,3 +132,75 @@ def test_what_is_not_there_is_a_matter_of_usage(long: Path, command: list[str]) 
     assert done.exit_code == 2
     assert "is not a time" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+NAMES = [
+    b"plain.pps", b"-dash.pps", b"es\x1b[31mcape.pps", b"new\nline.pps", "übung \u202ertl 😀.pps".encode(), b"not\xffutf8.pps",
+    b"a" * 240 + b".pps", b"back\\slash $(id) `x` %s {0}.pps",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_any_file_name_is_read_written_and_said_on_one_line(tmp_path: Path, name: bytes) -> None:
+    file = recorded(tmp_path / os.fsdecode(name), [*head(2), *second(0, 2), *second(1, 2)])
+    page = tmp_path / (os.fsdecode(name).removesuffix(".pps") + ".html")
+    for done in (
+        run("open", "--json", "--", file),
+        run("export", "--to", "html", "-o", page, "--", file),
+        run("compare", "-o", tmp_path / "c.html", "--", file, page),
+        run("compare", "--", file, page),
+        run("export", "--to", "speedscope", "--", file),
+    ):
+        assert done.exit_code in (0, 1), done.output
+        assert done.stderr == ""
+        assert "\x1b" not in done.stdout
+    file.write_bytes(file.read_bytes()[:-9])
+    cut = run("open", "--json", "--", file)
+    file.write_bytes(b"something else")
+    foreign, gone = run("open", "--json", "--", file), run("open", "--json", "--", tmp_path / "no" / os.fsdecode(name))
+    for done, code, said in ((cut, 0, "cut in the middle"), (foreign, 3, "neither"), (gone, 3, "no such file")):
+        assert done.exit_code == code
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.removesuffix("\n").isprintable()
+
+
+def test_where_a_page_was_written_is_said_byte_for_byte(tmp_path: Path) -> None:
+    file = recorded(tmp_path / "r.pps", [*head(2), *second(0, 2), *second(1, 2)])
+    output = os.fsencode(tmp_path) + b"/c\xff.html"
+    done = subprocess.run([PPSCOPE, "compare", file, file, "-o", output], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, output + b"\n", b"")
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+    file = recorded(tmp_path / "r.pps", [*head(2), *second(0, 2), *second(1, 2)])
+    link, hard = tmp_path / "link.html", tmp_path / "hard.html"
+    link.symlink_to(file)
+    hard.hardlink_to(file)
+    before = file.read_bytes()
+    for output in (file, link, hard, tmp_path / "." / "r.pps"):
+        for done in (
+            run("export", file, "--to", "html", "-o", output),
+            run("compare", file, file, "-o", output),
+            run("compare", link, file, "-o", output),
+        ):
+            assert done.exit_code == 2
+            assert "is read and cannot be written over" in done.stderr
+    assert file.read_bytes() == before
+
+
+HOSTILE = "</script><script>alert(1)</script>\x1b[2J\u202e\n'\"" + "x" * 10_000
+
+
+def test_hostile_names_in_a_comparison_stay_text(tmp_path: Path) -> None:
+    records: list[AnyRecord] = [
+        msgspec.structs.replace(record, model=HOSTILE, version=HOSTILE) if isinstance(record, Server) else record
+        for record in [*head(2), *second(0, 2), *second(1, 2)]
+    ]
+    one = recorded(tmp_path / "a.pps", records)
+    other = recorded(tmp_path / "b.pps", [*records, Settings(START_NS + 1, "resolved", {"attention_backend": HOSTILE})])
+    said = run("compare", one, other).stdout
+    assert "attention_backend" in said
+    assert all(line.isprintable() for line in said.splitlines())
+    assert run("compare", one, other, "-o", tmp_path / "c.html").exit_code in (0, 1)
+    assert (tmp_path / "c.html").read_text().count("<script") == 3
