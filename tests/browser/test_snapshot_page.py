@@ -281,13 +281,7 @@ def test_exact_lanes_are_drawn_as_the_session_has_them(show: Any) -> None:
 
 def test_a_comparison_shows_both_on_one_scale(show: Any) -> None:
     before, after = build(recording(4)), build(recording(4, tokens_per_s=48.0))
-    data = {
-        "schema": COMPARE_SCHEMA,
-        "comparison": to_json(compare_documents(before, after, ("a.pps", "b.pps"))),
-        "before": before,
-        "after": after,
-    }
-    browser = show(data)
+    browser = show(compared(before, after, ("a.pps", "b.pps")))
     text = browser.run("document.body.innerText")
     assert "throughput" in text
     assert "still there" in text
@@ -298,6 +292,64 @@ def test_a_comparison_shows_both_on_one_scale(show: Any) -> None:
     browser.press("+")
     now = browser.run("[...document.querySelectorAll('canvas.axis')].map(c => c.toDataURL())")
     assert now[0] == now[1] != axes[0]
+
+
+def compared(before: dict[str, Any], after: dict[str, Any], names: tuple[str, str]) -> dict[str, Any]:
+    comparison = to_json(compare_documents(before, after, names))
+    return {"schema": COMPARE_SCHEMA, "comparison": comparison, "before": before, "after": after}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_hostile_comparison_on_phone_and_desk_light_dark_and_on_paper(show: Any, scheme: str, width: int) -> None:
+    frames = tuple((name, name + ".py", 1) for name in HOSTILE)
+    before = build([*head(2, frames=frames, model=HOSTILE[0]), *second(0, 2), *second(1, 2)])
+    after = build([*head(2, 2, frames=frames, model=HOSTILE[0]), *second(0, 2, 2), *second(1, 2, 2), *second(2, 2, 2)])
+    for document, value in ((before, HOSTILE[1]), (after, HOSTILE[3])):
+        document["view"]["settings"] += [
+            {"name": name, "requested": value, "resolved": value, "observed": None, "differs": False}
+            for name in HOSTILE
+        ]
+    browser = show(compared(before, after, (HOSTILE[1], HOSTILE[2])))
+    browser.size(width, 844, phone=width < 700)
+    browser.scheme(scheme)
+    assert browser.run("document.title").startswith("ppscope comparison: </script>")
+    assert browser.run("document.querySelectorAll('img, iframe, object, embed').length") == 0
+    assert browser.run("document.querySelectorAll('script').length") == 3
+    assert browser.run("document.documentElement.scrollWidth") == width
+    assert HOSTILE[1] in browser.run("document.body.innerText")
+    assert drawn_to_size(browser)
+    assert [name for role, name in browser.accessible() if role in OPERABLE and not name.strip()] == []
+    assert browser.pdf().startswith(b"%PDF")
+
+
+def drawn_to_size(browser: Chromium) -> bool:
+    """Whether every canvas that is shown has the pixels of its place."""
+    browser.settle()
+    fits: bool = browser.run(
+        "[...document.querySelectorAll('canvas')].filter(c => c.clientWidth)"
+        ".every(c => c.width === Math.round(c.clientWidth * Math.min(devicePixelRatio, 3)))"
+    )
+    return fits
+
+
+def test_lanes_are_drawn_anew_when_their_place_changes(show: Any) -> None:
+    browser = show(build(recording(3, 2, 2)))
+    for width in (1440, 700, 390, 1000):
+        browser.size(width, 900)
+        assert drawn_to_size(browser), width
+    browser.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'unfold').click()")
+    assert drawn_to_size(browser)
+    assert ink(browser, ".level2 canvas.lane") > 100
+
+
+def test_two_that_cannot_be_compared_are_set_side_by_side(show: Any) -> None:
+    browser = show(compared(build(recording(3)), build(recording(3, model="org/Other")), ("a.pps", "b.pps")))
+    text = browser.run("document.body.innerText")
+    assert "These two cannot be compared" in text
+    assert "org/Other" in text
+    assert "better" not in text
+    assert "resolved" not in text
 
 
 def test_data_that_cannot_be_read_is_told(browser: Chromium, tmp_path: Path) -> None:
