@@ -42,6 +42,8 @@ class RankEvidence(msgspec.Struct, frozen=True):
     gpu: GpuEvidence | None
     cores: tuple[int, ...] = ()
     """The cores the main thread was seen on."""
+    process_cpu: float | None = None
+    """Cores that all threads of the process together used, by the kernel's account."""
 
 
 class StageEvidence(msgspec.Struct, frozen=True):

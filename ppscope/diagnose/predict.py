@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ppscope.diagnose import say
@@ -16,6 +17,8 @@ TRUSTED = 0.5
 _MOST_CROWDED = 30.0
 _HALVINGS = 12
 _LAUNCH = ("replay", "eager", "graph_input", "prepare", "sample")
+_LAYERS = ("replay", "eager")
+"""What goes through the layers; on a CPU server the other launch phases take as long with fewer of them."""
 _HOST = ("schedule", "postprocess", "send")
 _EVERY_TURN = "intake"
 """What the loop does for an empty slot as well: were it laid on the few slots with a batch, spreading them would cost it anew."""
@@ -35,8 +38,8 @@ def predict(evidence: Evidence, change: Change) -> Prediction | None:
     """Tokens a second after a change; None without busy evidence, throughput, slots and the size of a micro-batch.
 
     Host and busy time are divided by the passes a second, the intake of requests by the turns of the loop.
-    The ratio of two simulations scales the measured throughput. On a CPU server host time is stretched first, until the
-    simulation gives the measured rate: others use the same cores.
+    The ratio of two simulations scales the measured throughput. On a CPU server stages and the threads that carry their messages
+    share the cores, and their work is stretched first, until the simulation gives the measured rate: others use them too.
     """
     now = throughput(evidence)
     before = present(evidence)
@@ -103,16 +106,21 @@ def present(evidence: Evidence) -> Pipeline | None:
     if depth < 0 or len(busy) != evidence.server.pp_size or max(busy.values()) <= 0:
         return None
     passes_per_s = rate / size
-    synchronous = evidence.stages[0].busy_source == "host"
+    synchronous = evidence.server.device == "cpu"
     used = max(1, min(slots, round(occupied)))
     turns_per_s = passes_per_s * slots / used
-    stages = tuple(
+    seen = [found for found in evidence.stages if found.dp == evidence.stages[0].dp]
+    stages = [
         _stage(found, busy[found.pp] / passes_per_s, passes_per_s, turns_per_s, synchronous=synchronous)
-        for found in evidence.stages
-        if found.dp == evidence.stages[0].dp
-    )
+        for found in seen
+    ]
+    if synchronous:
+        message_s = _message(seen, passes_per_s, turns_per_s)
+        stages = [made._replace(message_s=message_s) for made in stages]
     cores = {core for found in evidence.stages for rank in found.ranks for core in rank.cores} if synchronous else set()
-    return Pipeline(stages, spread(max(round(size * used), used), slots, used), depth, synchronous, len(cores) or None)
+    return Pipeline(
+        tuple(stages), spread(max(round(size * used), used), slots, used), depth, synchronous, len(cores) or None
+    )
 
 
 def _stage(
@@ -123,11 +131,34 @@ def _stage(
     turn_s = stage.phases.get(_EVERY_TURN, 0.0) / turns_per_s
     if not synchronous:
         return Stage(forward_s, launch_s, host_s + turn_s, turn_s)
+    layered = sum(stage.phases.get(name, 0.0) for name in _LAYERS)
+    if whole := sum(stage.phases.get(name, 0.0) for name in _LAUNCH):
+        host_s += forward_s * (1 - layered / whole)
+        forward_s *= layered / whole
     # A stack at work may wait for a core, and a receive may be running: the kernel's account of run time is the measure.
     told = [rank.host_cpu for rank in stage.ranks if rank.host_cpu is not None]
     seen = (forward_s + host_s) * passes_per_s + turn_s * turns_per_s
     scale = sum(told) / len(told) / seen if told and seen > 0 else 1.0
     return Stage(forward_s * scale, 0.0, (host_s + turn_s) * scale, turn_s * scale)
+
+
+def _message(stages: Sequence[StageEvidence], passes_per_s: float, turns_per_s: float) -> float:
+    """Work of one message between stages: 0 where it is not known, or threads beside the main one compute as well.
+
+    Every turn sends requests to each stage but the first, and one with a batch activations as well; outputs go to every stage.
+    """
+    carrying = 0.0
+    for stage in stages:
+        told = [
+            rank.process_cpu - rank.host_cpu
+            for rank in stage.ranks
+            if rank.process_cpu is not None and rank.host_cpu is not None and rank.process_cpu <= 1.0
+        ]
+        if not told:
+            return 0.0
+        carrying += max(sum(told) / len(told), 0.0)
+    links = len(stages) - 1
+    return carrying / (links * turns_per_s + (2 * links + 1) * passes_per_s)
 
 
 def _slowed(pipeline: Pipeline, rate: float) -> Pipeline:

@@ -150,6 +150,7 @@ def _rank(state: RankState, gpus: Gpus, names: Sequence[str], since_ns: int, now
         wait_share=state.host_wait(since_ns),
         gpu=_gpu(gpus, gpu.index if gpu else None, since_ns),
         cores=state.cores(since_ns),
+        process_cpu=state.process_cpu(since_ns),
     )
 
 

@@ -42,6 +42,7 @@ class RankState:
         self.threads_count: int | None = rank.threads
         self._host: deque[tuple[int, int]] = deque()
         self._waits: deque[tuple[int, int]] = deque()
+        self._process: deque[tuple[int, int]] = deque()
         self._cores: deque[tuple[int, int]] = deque()
         self._pending_loops: list[LoopSample] = []
 
@@ -144,7 +145,9 @@ class RankState:
         self._host.extend(zip(record.at_ns, record.run_ns, strict=False))
         self._waits.extend(zip(record.at_ns[-1:], record.wait_ns[-1:], strict=False))
         self._cores.extend(zip(record.at_ns[-1:], record.processors[-1:], strict=False))
-        for kept in (self._host, self._waits, self._cores):
+        if record.process_cpu_ns is not None:
+            self._process.extend((at_ns, record.process_cpu_ns) for at_ns in record.at_ns[-1:])
+        for kept in (self._host, self._waits, self._cores, self._process):
             while kept and kept[0][0] < kept[-1][0] - _HOST_KEEP_NS:
                 kept.popleft()
         if record.threads is not None:
@@ -162,6 +165,10 @@ class RankState:
     def host_cpu(self, since_ns: int) -> float | None:
         """Share of one core that the main thread ran since then, None without two samples."""
         return _growth(self._host, since_ns)
+
+    def process_cpu(self, since_ns: int) -> float | None:
+        """Cores that all threads of the process together used since then, None without two readings."""
+        return _growth(self._process, since_ns)
 
     def cores(self, since_ns: int) -> tuple[int, ...]:
         """The cores its main thread was seen on since then, in order."""

@@ -212,8 +212,8 @@ def test_window_and_figures_of_the_evidence() -> None:
     at = START + 12 * SECOND
     key = RankKey(0, 0, 0)
     records += [
-        HostSamples(key, 100, [at - 2 * SECOND, at - SECOND], [0, SECOND // 2], [0, 0], "RR"),
-        HostSamples(key, 100, [at], [SECOND], [SECOND // 4], "R", processors=[3]),
+        HostSamples(key, 100, [at - 2 * SECOND, at - SECOND], [0, SECOND // 2], [0, 0], "RR", process_cpu_ns=SECOND),
+        HostSamples(key, 100, [at], [SECOND], [SECOND // 4], "R", process_cpu_ns=SECOND * 7 // 4, processors=[3]),
         GpuSample(0, at, power_w=100.0),
     ]
     session, _ = play(records)
@@ -224,6 +224,7 @@ def test_window_and_figures_of_the_evidence() -> None:
     assert first.ranks[0].host_cpu == pytest.approx(0.5)
     assert first.ranks[0].wait_share == pytest.approx(0.25)
     assert first.ranks[0].cores == (3,)
+    assert first.ranks[0].process_cpu == pytest.approx(0.75)
     assert (first.busy, first.ranks[0].gpu) == (None, None)
     assert found.active is True
     assert found.replay_share == 0.0

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.predict import RANGE, predict, predicted, present
 from ppscope.diagnose.whatif import Change, Pipeline, Stage, spread, tokens_per_s
 from ppscope.views import Occupancy
@@ -63,6 +64,23 @@ def test_stages_that_share_cores_take_turns(cores: int | None, share: int) -> No
 @pytest.mark.parametrize("cores", [1, 2, 4])
 def test_one_full_slot_needs_one_core(cores: int) -> None:
     assert tokens_per_s(pipeline([T] * 4, (8, 0, 0, 0), synchronous=True, cores=cores)) == pytest.approx(8 / (4 * T))
+
+
+@pytest.mark.parametrize(("cores", "slots"), [(1, (8, 0, 0, 0)), (1, (2,) * 4), (2, (2,) * 4), (4, (2,) * 4)])
+def test_messages_take_cores_from_the_stages(cores: int, slots: tuple[int, ...]) -> None:
+    """Every pass, each link carries requests and activations, and outputs go to each of the four stages."""
+    stages = tuple(Stage(T, message_s=T / 10) for _ in range(4))
+    rate = tokens_per_s(Pipeline(stages, slots, synchronous=True, cores=cores))
+    work = 4 * T + (3 + 3 + 4) * T / 10
+    assert rate <= sum(slots) / sum(map(bool, slots)) * cores / work * 1.0001
+    if all(slots) and cores <= 2:
+        assert rate == pytest.approx(2 * cores / work, rel=0.05)
+
+
+def test_a_lone_micro_batch_waits_for_its_messages() -> None:
+    stages = tuple(Stage(T, message_s=T / 10) for _ in range(4))
+    rate = tokens_per_s(Pipeline(stages, (8, 0, 0, 0), synchronous=True, cores=4))
+    assert rate == pytest.approx(8 / (4 * T + (3 + 1) * T / 10), rel=0.05)
 
 
 def test_empty_slots_give_nothing_and_a_wrong_number_is_refused() -> None:
@@ -164,15 +182,18 @@ class TestPrediction:
         assert predict(of, Change(slots_used=4)) is None
         assert predicted(of, Change(slots_used=4)) == ""
 
+    @staticmethod
+    def on_cpu(phases: dict[str, float] = WAITING, busy: float = 0.25, **rank: Any) -> Evidence:
+        seen = {"host_cpu": 0.125, "cores": (0, 1), **rank}
+        crowded = tuple(
+            msgspec.structs.replace(found, ranks=(msgspec.structs.replace(found.ranks[0], **seen),))
+            for found in stages([busy] * 4, phases=phases, source="host", layers=2)
+        )
+        return evidence(**{**SERIAL, "stages": crowded, "server": server(4, device="cpu")})
+
     def test_on_a_cpu_server_the_forward_blocks_and_cores_are_shared(self) -> None:
         """Run time by the kernel, not by stacks: these wait for a core half of the time."""
-        crowded = tuple(
-            msgspec.structs.replace(
-                found, ranks=(msgspec.structs.replace(found.ranks[0], host_cpu=0.125, cores=(0, 1)),)
-            )
-            for found in stages([0.25] * 4, phases=WAITING, source="host")
-        )
-        of = evidence(**{**SERIAL, "stages": crowded})
+        of = self.on_cpu()
         before = present(of)
         assert before is not None
         assert (before.synchronous, before.cores) == (True, 2)
@@ -182,3 +203,25 @@ class TestPrediction:
         # Two of the four stages can run at once, where one did: twice the passes of a quarter the size.
         assert found.then == pytest.approx(100, rel=0.1)
         assert "2 cores as crowded as now" in found.assumptions
+
+    @pytest.mark.parametrize(
+        ("process_cpu", "per_s"), [(None, 0.0), (0.225, 0.4), (0.1, 0.0), (7.0, 0.0)],
+        ids=["not told", "told", "below the main thread's", "threads that compute"],
+    )  # fmt: skip
+    def test_what_other_threads_of_a_stage_take_is_its_messages(self, process_cpu: float | None, per_s: float) -> None:
+        """25 passes and 100 turns a second: three links with requests a turn and activations a pass, four with outputs."""
+        before = present(self.on_cpu(process_cpu=process_cpu))
+        assert before is not None
+        assert [made.message_s for made in before.stages] == pytest.approx([per_s / (300 + 75 + 100)] * 4)
+
+    def test_on_a_cpu_server_only_what_goes_through_layers_goes_with_them(self) -> None:
+        phases = {"eager": 0.15, "prepare": 0.06, "sample": 0.04, "wait_outputs": 0.75}
+        before = present(self.on_cpu(phases, host_cpu=0.25))
+        assert before is not None
+        assert [made.forward_s for made in before.stages] == pytest.approx([0.006] * 4)
+        assert [made.host_s for made in before.stages] == pytest.approx([0.004] * 4)
+
+    def test_a_probe_on_a_cpu_server_changes_nothing_of_that(self) -> None:
+        of = self.on_cpu()
+        timed = tuple(msgspec.structs.replace(found, busy_source="probe") for found in of.stages)
+        assert present(msgspec.structs.replace(of, stages=timed)) == present(of)
