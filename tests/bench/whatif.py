@@ -1,110 +1,226 @@
 """What-if on the real SGLang: throughput predicted from one state of the server against the one measured in another.
 
-Run with `python -m tests.bench.whatif`: starts two servers of four stages on CPU, one after the other, and prints a table.
+`python -m tests.bench.whatif [--rounds N] [-o FILE]`: a server of four stages on CPU, once with an even and once with an uneven split of
+the layers, taken in turns; every round looks at every state anew, so that a machine that gets slower does so for all of them. A
+prediction rests on one look at the state before, the measured figure is the median of all looks at the state after.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import permutations
+from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from ppscope.collect.client import CollectorProcess
 from ppscope.diagnose.evidence import Evidence
-from ppscope.diagnose.predict import Prediction, predict, throughput
+from ppscope.diagnose.predict import RANGE, predict, throughput
 from ppscope.diagnose.whatif import Change
 from ppscope.session import Session
-from ppscope.session.dumping import burst
 from ppscope.session.evidence import gather
+from tests.bench.table import machine
+from tests.sglang.batches import generate, post
 from tests.sglang.server import ServerSpec, SglangServer, running
-from tests.sglang.test_findings_real import batches_of, post
 
-EVEN = ServerSpec("0.5.23", 4, layers=(2, 2, 2, 2))
-UNEVEN = ServerSpec("0.5.23", 4, layers=(1, 1, 4, 2))
-SETTLE_S, LOOK_S = 4.0, 20.0
-STATES = ((1, 8), (8, 8), (8, 4), (8, 2), (16, 4))
-"""(prompts of the one batched request, --pp-max-micro-batch-size)"""
+EVEN, UNEVEN = (2, 2, 2, 2), (1, 1, 4, 2)
+STAGES = 4
+SETTLE_S, DUMPS_S, LOOK_S = 4.0, 10.0, 12.0
+"""After the load began; while ppscope's first dumps slow the server down; the look that counts."""
+KV_TOKENS = 7600
+LONGEST = 1000
+
+
+class State(NamedTuple):
+    """What a look is at: a split of the layers, prompts of the one batched request, and the micro-batch limit."""
+
+    layers: tuple[int, ...]
+    prompts: int
+    limit: int
+
+    @property
+    def slots(self) -> int:
+        """The prompts come in one message, so they fill slot after slot."""
+        return min(-(-self.prompts // self.limit), STAGES)
+
+    def __str__(self) -> str:
+        split = "" if self.layers == EVEN else f", layers {','.join(map(str, self.layers))}"
+        return f"{self.prompts} in {self.slots} slot{'s' if self.slots > 1 else ''}{split}"
+
+
+STATES = {
+    EVEN: [State(EVEN, 1, 8), State(EVEN, 8, 8), State(EVEN, 8, 4), State(EVEN, 8, 2), State(EVEN, 16, 4)],
+    UNEVEN: [State(UNEVEN, 8, 8), State(UNEVEN, 8, 2)],
+}
+
+
+class Look(NamedTuple):
+    """One look at a state; `others` are the cores that processes other than the schedulers used meanwhile."""
+
+    evidence: Evidence
+    rate: float
+    others: float
 
 
 class Row(NamedTuple):
-    """One line of the table."""
+    """One change: tokens a second before, a prediction by each look, and what was measured after."""
 
-    change: str
-    before: float
-    predicted: Prediction | None
-    measured: float
+    before: State
+    after: State
+    rates_before: list[float]
+    predictions: list[float]
+    withheld: int
+    measured: list[float]
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the median measured lies in the range of the median prediction; None where all were withheld."""
+        if not self.predictions:
+            return None
+        return abs(median(self.measured) - median(self.predictions)) <= RANGE * median(self.predictions)
+
+    def single(self) -> int:
+        """How many single predictions have the median measured in their range."""
+        return sum(abs(median(self.measured) - one) <= RANGE * one for one in self.predictions)
 
 
-def look(server: SglangServer, prompts: int, limit: int) -> Evidence:
-    """Evidence of the server under a load."""
-    post(server, "/set_internal_state", {"server_args": {"pp_max_micro_batch_size": limit}})
-    with batches_of(server, prompts, 160):
+@contextmanager
+def one_request(server: SglangServer, state: State) -> Iterator[threading.Thread]:
+    """One batched request that lasts as long as the block."""
+
+    def ask() -> None:
+        with suppress(OSError):
+            generate(server, state.prompts, min(LONGEST, KV_TOKENS // state.prompts))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield asking
+    finally:
+        post(server, "/abort_request", {"rid": "", "abort_all": True})
+        asking.join()
+
+
+def busy_core_s() -> float:
+    """Time that all cores together were busy since the machine started."""
+    user, nice, system, _, _, irq, softirq, steal, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def look(server: SglangServer, state: State) -> Look:
+    """Evidence of the server in a state, of a time in which ppscope only samples."""
+    post(server, "/set_internal_state", {"server_args": {"pp_max_micro_batch_size": state.limit}})
+    with one_request(server, state) as asking:
         time.sleep(SETTLE_S)
         session = Session(CollectorProcess(["--pid", str(server.pid)]))
         try:
-            ends = time.monotonic() + LOOK_S
-            asked = False
-            while time.monotonic() < ends:
-                time.sleep(0.2)
-                session.poll()
-                if not asked and session.server is not None and time.monotonic() > ends - LOOK_S * 0.6:
-                    asked = True
-                    for command in burst(session.server, 48):
-                        session.send(command)
-            found = gather(session, session.present_ns())
+            poll(session, DUMPS_S)
+            began, busy = time.monotonic(), busy_core_s()
+            poll(session, LOOK_S)
+            busy = (busy_core_s() - busy) / (time.monotonic() - began)
+            found = gather(session, session.present_ns(), int(LOOK_S * 1e9))
         finally:
             session.close()
-    assert found is not None
-    return found
+        if found is None or not asking.is_alive():
+            raise RuntimeError(f"{state}: {'nothing was seen' if found is None else 'the request ended too early'}")
+    own = sum(rank.process_cpu or 0.0 for stage in found.stages for rank in stage.ranks)
+    return Look(found, throughput(found) or 0.0, busy - own)
 
 
-def slots_of(prompts: int, seen: Evidence) -> int:
-    """The slots that the prompts really took: the first to come is admitted alone, so a limit does not fill slots to the brim."""
-    return max(1, min(4, round(prompts / (seen.micro_batch or prompts))))
+def poll(session: Session, seconds: float) -> None:
+    """Take in the stream for a while."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        time.sleep(0.2)
+        session.poll()
 
 
-def table() -> list[Row]:
-    """Each change between two states of the even server, and the one to another split of the layers."""
-    rows = []
-    with running(EVEN) as server:
-        even = {state: look(server, *state) for state in STATES}
-    for before in STATES:
-        for after in STATES:
-            if before != after:
-                used = slots_of(after[0], even[after])
-                change = Change(slots_used=used, requests=after[0] if after[0] != before[0] else None)
-                name = f"{_name(before, even[before])} → {_name(after, even[after])}"
-                rows.append(_row(name, even[before], change, even[after]))
-    full = (8, 2)
-    with running(UNEVEN) as server:
-        uneven = look(server, *full)
-    rows.append(_row("layers 1,1,4,2 → 2,2,2,2", uneven, Change(layers=(2, 2, 2, 2)), even[full]))
-    rows.append(_row("layers 2,2,2,2 → 1,1,4,2", even[full], Change(layers=(1, 1, 4, 2)), uneven))
-    return rows
+def change(before: State, after: State) -> Change:
+    """The change from one state to another, as one would ask for it."""
+    return Change(
+        slots_used=after.slots if after.slots != before.slots else None,
+        requests=after.prompts if after.prompts != before.prompts else None,
+        layers=after.layers if after.layers != before.layers else None,
+    )
 
 
-def _name(state: tuple[int, int], seen: Evidence) -> str:
-    return f"{state[0]} in {slots_of(state[0], seen)} slots"
+def row(before: State, after: State, looks: dict[State, list[Look]]) -> Row:
+    """One line of the table."""
+    found = [predict(seen.evidence, change(before, after)) for seen in looks[before]]
+    told = [one.then for one in found if one is not None]
+    rates = [[seen.rate for seen in looks[state]] for state in (before, after)]
+    return Row(before, after, rates[0], told, len(found) - len(told), rates[1])
 
 
-def _row(name: str, before: Evidence, change: Change, after: Evidence) -> Row:
-    return Row(name, throughput(before) or 0.0, predict(before, change), throughput(after) or 0.0)
+def changes() -> list[tuple[State, State]]:
+    """Every change of slots and requests on one server, and of the split at the same load."""
+    pairs = [pair for states in STATES.values() for pair in permutations(states, 2)]
+    every = [state for states in STATES.values() for state in states]
+    return pairs + [(a, b) for a, b in permutations(every, 2) if a.layers != b.layers and a[1:] == b[1:]]
+
+
+def figures(values: Sequence[float]) -> str:
+    """`67 (64–71)`: the median and the least and most."""
+    return f"{median(values):.0f} ({min(values):.0f}–{max(values):.0f})"
+
+
+def markdown(looks: dict[State, list[Look]]) -> str:
+    """The table, and how many of its changes were predicted within the range."""
+    rows = [row(before, after, looks) for before, after in changes() if looks.get(before) and looks.get(after)]
+    lines = [
+        "| before → after | before, tok/s | predicted | measured | |",
+        "|---|---|---|---|---|",
+    ]
+    for one in rows:
+        if one.predictions:
+            then = median(one.predictions)
+            span = f"{then * (1 - RANGE):.0f}–{then * (1 + RANGE):.0f}"
+        said = {True: "within", False: "outside", None: "–"}[one.within]
+        span = span if one.predictions else "withheld"
+        lines.append(
+            f"| {one.before} → {one.after} | {figures(one.rates_before)} | {span} | {figures(one.measured)} | {said} |"
+        )
+    told = [one for one in rows if one.within is not None]
+    single, count = sum(one.single() for one in told), sum(len(one.predictions) for one in told)
+    lines += [
+        "",
+        f"{sum(bool(one.within) for one in told)} of {len(told)} changes within ±{RANGE * 100:.0f} % by the medians,"
+        f" {single} of {count} single predictions; {sum(one.withheld for one in rows)} withheld.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
-    """Print the table; always 0: the numbers are for people."""
-    inside = told = 0
-    print(f"{'change':<44} {'before':>7} {'predicted':>16} {'measured':>9}")
-    for row in table():
-        if row.predicted is None:
-            print(f"{row.change:<44} {row.before:7.1f} {'withheld':>16} {row.measured:9.1f}")
-            continue
-        told += 1
-        hit = row.predicted.low <= row.measured <= row.predicted.high
-        inside += hit
-        span = f"{row.predicted.low:.0f}–{row.predicted.high:.0f}"
-        print(f"{row.change:<44} {row.before:7.1f} {span:>16} {row.measured:9.1f}  {'within' if hit else 'outside'}")
-    print(f"{inside} of {told} within ±20 %")
+    """Measure and print the table; always 0: the numbers are for people."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=2, help="how often every state is looked at")
+    parser.add_argument("-o", "--output", type=Path, help="write the table there as well")
+    options = parser.parse_args()
+    said = f"{machine()}, {time.strftime('%Y-%m-%d %H:%M')}, load {os.getloadavg()[0]:.1f} before"
+    print(said, flush=True)
+    looks: dict[State, list[Look]] = {}
+    for number in range(options.rounds):
+        for layers, states in STATES.items():
+            with running(ServerSpec("0.5.23", STAGES, layers=layers)) as server:
+                for state in states:
+                    seen = look(server, state)
+                    looks.setdefault(state, []).append(seen)
+                    size = seen.evidence.micro_batch or 0.0
+                    print(
+                        f"round {number + 1}, {state}: {seen.rate:.1f} tok/s, micro-batch {size:.1f}, others use"
+                        f" {seen.others:.2f} cores",
+                        flush=True,
+                    )
+    table = f"{said}, {options.rounds} rounds.\n\n{markdown(looks)}"
+    print(table)
+    if options.output is not None:
+        options.output.write_text(table, encoding="utf-8")
     return 0
 
 
