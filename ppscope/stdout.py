@@ -45,8 +45,11 @@ def is_ours(error: OSError) -> bool:
 def give_up(error: OSError) -> None:
     """Say that stdout took no more, and let the interpreter's own last flush go nowhere."""
     reason = "it is closed" if error.errno == errno.EBADF else error.strerror
-    sys.stderr.write(f"ppscope: cannot write to standard output: {reason}\n")
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        try:
+            sys.stderr.write(f"ppscope: cannot write to standard output: {reason}\n")
+        except OSError:  # a terminal that is gone takes both with it
+            os.dup2(nowhere.fileno(), 2)
         os.dup2(nowhere.fileno(), 1)
 
 

@@ -51,7 +51,7 @@ def number(evidence: Evidence, name: str) -> int | None:
 
 def version(evidence: Evidence) -> tuple[int, ...] | None:
     """`0.5.6.post2` as (0, 5, 6); None when it is not known."""
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)", evidence.server.version or "")
+    match = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", evidence.server.version or "")
     return tuple(map(int, match.groups())) if match else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?")
 _PYTHON = re.compile(r"(?:^|/)(?:lib)?python(\d)\.(\d{1,2})(t?)(?=$|/|\.so|d?m?\.so|\.)")
 
 

@@ -18,7 +18,7 @@ _ASYNC_SINCE = (0, 5, 7)
 
 def version_of(server: Server | None) -> tuple[int, ...] | None:
     """`0.5.6.post2` → (0, 5, 6); None when the version is not known."""
-    match = re.match(r"(\d+)\.(\d+)\.(\d+)", server.version) if server and server.version else None
+    match = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", server.version) if server and server.version else None
     return tuple(map(int, match.groups())) if match else None
 
 

@@ -11,8 +11,8 @@ from isal import isal_zlib
 
 from ppscope.records import RankKey
 
-_NAME = re.compile(r"-TP-(?P<tp>\d+)(?P<parts>(?:-[A-Z]+-\d+)*)\.trace\.json\.gz$")
-_PART = re.compile(r"-([A-Z]+)-(\d+)")
+_NAME = re.compile(r"-TP-(?P<tp>\d{1,6})(?P<parts>(?:-[A-Z]+-\d{1,6})*)\.trace\.json\.gz$")
+_PART = re.compile(r"-([A-Z]+)-(\d{1,6})")
 _READ_BYTES = 1 << 20
 _GZIP_WINDOW_BITS = 31
 

@@ -25,7 +25,7 @@ class Plan(NamedTuple):
 
 def parse_version(version: str | None) -> tuple[int, int, int] | None:
     """The three numbers of a version; None when there are none."""
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    match = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", version or "")
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 

@@ -93,7 +93,7 @@ class Desk:
 
     def version_at_least(self, *wanted: int) -> bool | None:
         """Whether the server's version is at least this; None when it is not known."""
-        numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", self.version or "")
+        numbers = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", self.version or "")
         return tuple(int(n or 0) for n in numbers.groups()) >= wanted if numbers else None
 
 

@@ -11,10 +11,10 @@ from ppscope.trace.reader import RankTrace
 
 # SGLang: `{prefix-}{profile_id}-TP-0[-DP-0][-PP-0][-EP-0][-DECODE|-EXTEND].trace.json.gz`; the PP part only when there are stages.
 _SGLANG_FILE = re.compile(
-    r"^(?P<run>.*?)-TP-(?P<tp>\d+)(?P<parts>(?:-(?:DP|PP|EP|CP)-\d+)*)(?P<phase>-EXTEND|-DECODE)?\.trace\.json"
+    r"^(?P<run>.*?)-TP-(?P<tp>\d{1,6})(?P<parts>(?:-(?:DP|PP|EP|CP)-\d{1,6})*)(?P<phase>-EXTEND|-DECODE)?\.trace\.json"
 )
-_PART = re.compile(r"-(DP|PP|EP|CP)-(\d+)")
-_TITLE_PART = re.compile(r"[_ ](PP|TP|DP|EP)(\d+)")
+_PART = re.compile(r"-(DP|PP|EP|CP)-(\d{1,6})")
+_TITLE_PART = re.compile(r"[_ ](PP|TP|DP|EP)(\d{1,6})(?!\d)")
 _DIGITS = re.compile(r"\d+")
 
 
@@ -108,7 +108,7 @@ def _device(trace: RankTrace) -> str | None:
     named = [properties for properties in devices if isinstance(properties, dict) and properties.get("name")]
     used = {device for device, _ in trace.lanes}
     for properties in named:
-        if properties.get("id") in used:
+        if _number(properties.get("id")) in used:
             return str(properties["name"])
     # ROCm numbers its devices differently in the events.
     names = {str(properties["name"]) for properties in named}

@@ -36,9 +36,9 @@ class StepName(msgspec.Struct, frozen=True, gc=False):
 
 
 # SGLang 0.5.11 and later (model_runner.py 3469, utils/profile_utils.py 462 in 0.5.23), tails such as `g_sq=` and `forward_id=` included.
-_SGLANG = re.compile(r"^step\[([A-Za-z_0-9]+)(?:\s+bs=(\d+))?[^\]]*\]?")
+_SGLANG = re.compile(r"^step\[([A-Za-z_0-9]+)(?:\s+bs=(\d{1,9})(?!\d))?[^\]]*\]?")
 # vLLM: `execute_context_1(888_788544)_generation_0(0)`, with a count of tokens behind `execute_` in later versions.
-_VLLM = re.compile(r"^execute_(?:\d+_)?context_(\d+)(?:\([^)]*\))?_generation_(\d+)")
+_VLLM = re.compile(r"^execute_(?:\d+_)?context_(\d{1,9})(?:\([^)]*\))?_generation_(\d{1,9})(?!\d)")
 _PROFILER = re.compile(r"^ProfilerStep#?\*?\d*$")
 
 

@@ -34,7 +34,7 @@ NUMBERS = (
 TOKENS = (
     b"", b"null", b"true", b"NaN", b"Infinity", b"1e999", b"-0", b"[", b"]", b"{", b"}", b'"', b"\\", b"\\u0000", b"\\ud800",
     b"\x00", b"\xff\xfe", b"\n", b"\r\n", b"\t", b"\x1b[2J", b"</script>", b"\xef\xbb\xbf", b"}{", b",,", b"'", b"#", b"%s", b"../../",
-    b"=", b":", b"!!python/object", b"&a [*a]", b"9" * 400,
+    b"=", b":", b"!!python/object", b"&a [*a]", b"9" * 400, b"9" * 5000,
 )  # fmt: skip
 HOSTILE: tuple[object, ...] = (
     None, True, False, "", "\x1b[31m", "</script>", "x" * 5000, [], {}, [[]], {"": None}, float("inf"), float("nan"), -1.5, *NUMBERS,
