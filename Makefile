@@ -18,10 +18,16 @@ demo: $(STAMP) ## start the emulated pipeline and attach to it
 	@$(BIN)/ppscope demo
 
 test: $(STAMP) ## the whole suite, but for the real SGLang
-	@$(BIN)/python -m pytest -q $(PYTEST_ARGS) tests --ignore=tests/sglang --ignore=tests/bench
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS) tests --ignore=tests/sglang --ignore=tests/bench --ignore=tests/firstuse
 
 test-sglang: $(STAMP) ## attach to the real SGLang on CPU
 	@timeout 2000 $(BIN)/python -m pytest -q $(PYTEST_ARGS) tests/sglang
+
+test-faults: $(STAMP) ## the tests of docs/faults.md alone, three times in a row
+	@$(BIN)/python -m tests.faults --times 3
+
+test-first-use: $(STAMP) ## install from a folder of wheels without network under every Python here, and use it
+	@$(BIN)/python -m pytest -q tests/firstuse
 
 test-pythons: $(STAMP) ## the unit tests under every other supported Python on this machine
 	@$(BIN)/python -m tests.pythons
@@ -38,10 +44,13 @@ screenshots: $(STAMP) ## make screenshots/ anew from the demo
 bench: $(STAMP) ## what attaching costs on this machine, with the real SGLang where the kit is
 	@$(BIN)/python -m tests.bench.attach --server
 
+fuzz: $(STAMP) ## nearly real input for everything that reads foreign input, a minute each
+	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
 docs: $(STAMP) ## what README and manual take from the code
 	@$(BIN)/python -m tests.docs
 
 clean: ## remove what was built
 	@rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache *.egg-info
 
-.PHONY: help install demo test test-sglang test-pythons lint types screenshots bench docs clean
+.PHONY: help install demo test test-sglang test-faults test-first-use test-pythons lint types screenshots bench fuzz docs clean

@@ -8,60 +8,24 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ppscope import emulator
+from ppscope import emulator, exits
+from ppscope.collect.client import RecordedStream
+from ppscope.sources.stacks_pyspy import find_pyspy
+from tests.terminal.faults_tools import STAGES, attach, collector_of, drawn, leave, live, pyspies, ranks_of
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
-
-BARS = re.compile(r"[▁▂▃▄▅▆▇█╌┈░▒▓╎]")
-STAGES = 3
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[emulator.EmulatedServer]:
     with emulator.start("serial", STAGES) as running:
         yield running
-
-
-def stage_lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if re.match(r"^[▸> ] +PP\d", line)]
-
-
-def live(stages: int = STAGES) -> Callable[[str], bool]:
-    def all_drawn(text: str) -> bool:
-        lines = stage_lines(text)
-        return len(lines) == stages and all(BARS.search(line[60:]) for line in lines)
-
-    return all_drawn
-
-
-def attach(pid: int) -> Terminal:
-    return Terminal([str(PPSCOPE), "attach", str(pid)])
-
-
-def leave(terminal: Terminal) -> None:
-    """Quit, and see that nothing of it stays."""
-    everything = terminal.descendants()
-    terminal.send("q")
-    assert terminal.wait() == 0
-    assert all_gone(everything) == []
-
-
-def drawn(text: str) -> int:
-    """How much of the Gantt is filled."""
-    return sum(len(BARS.findall(line[60:])) for line in stage_lines(text))
-
-
-def ranks_of(pid: int) -> list[psutil.Process]:
-    return [p for p in psutil.Process(pid).children(recursive=True) if "scheduler_PP" in "".join(p.cmdline())]
-
-
-def collector_of(terminal: Terminal) -> psutil.Process:
-    return next(p for p in terminal.descendants() if "ppscope.collect.collector" in " ".join(p.cmdline()))
 
 
 def footprint(pid: int) -> dict[int, tuple[object, ...]]:
@@ -116,6 +80,22 @@ def test_a_stage_that_somebody_stopped_is_said_and_was_not_us(server: emulator.E
     assert victim.status() != psutil.STATUS_STOPPED
 
 
+def test_somebody_elses_py_spy_in_a_loop_is_no_stopped_stage(server: emulator.EmulatedServer) -> None:
+    """A script that dumps every stage again and again, stopping it for milliseconds, as people do who hunt a hang."""
+    binary = find_pyspy()
+    assert binary is not None
+    with attach(server.pid) as terminal:
+        terminal.wait_for(live())
+        filled, seen = drawn(terminal.text), 0
+        while drawn(terminal.text) <= filled + 3 * STAGES or seen < 10:
+            for rank in ranks_of(server.pid):
+                subprocess.run([binary, "dump", "-p", str(rank.pid)], capture_output=True, timeout=30, check=False)
+                assert "▲ stopped" not in terminal.text
+                seen += 1
+        leave(terminal)
+    assert {p.status() for p in ranks_of(server.pid)}.isdisjoint({psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP})
+
+
 def test_a_server_that_restarts_is_gone_and_its_successor_one_key_away() -> None:
     with (
         emulator.start("serial", 2, extra=("--restart-after", "4")) as restarting,
@@ -139,13 +119,10 @@ def test_py_spy_killed_again_and_again_is_started_again(server: emulator.Emulate
         killed = 0
         deadline = time.monotonic() + 4
         while time.monotonic() < deadline:
-            for process in terminal.descendants():
-                try:
-                    if process.name() == "py-spy":
-                        process.kill()
-                        killed += 1
-                except psutil.NoSuchProcess:
-                    continue
+            for process in pyspies(terminal):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+                    killed += 1
             time.sleep(0.05)
         assert killed >= STAGES
         terminal.wait_for("ended by signal 9")
@@ -201,18 +178,32 @@ def test_suspended_and_brought_back_the_picture_goes_on(
         terminal.wait()
 
 
-def test_a_cut_connection_ends_everything(server: emulator.EmulatedServer) -> None:
+@pytest.mark.parametrize("command", ["attach", "check", "record", "snapshot"])
+def test_a_cut_connection_ends_everything(server: emulator.EmulatedServer, tmp_path: Path, command: str) -> None:
     """What sshd does when the network is gone: the master side of the terminal is closed."""
-    terminal = attach(server.pid)
+    output = tmp_path / ("run.pps" if command == "record" else "page.html")
+    more = {"attach": [], "check": ["--seconds", "60"], "record": ["-o", str(output)]}
+    words = more.get(command, ["-o", str(output), "--seconds", "60"])
+    terminal = Terminal([str(PPSCOPE), command, str(server.pid), *words])
     try:
-        terminal.wait_for(live())
+        if command == "attach":
+            terminal.wait_for(live())
+        deadline = time.monotonic() + 30
+        while len(pyspies(terminal)) < STAGES:
+            assert time.monotonic() < deadline, terminal.text
+            time.sleep(0.02)
         everything = terminal.descendants()
-        assert len(everything) >= 3
         terminal.cut()
-        assert terminal.process.wait(20) in (0, 130, -signal.SIGHUP)
+        # 3: the path of the recording could not be printed any more.
+        assert terminal.process.wait(20) in (0, 130, exits.CANNOT_ATTACH, -signal.SIGHUP)
         assert all_gone(everything) == []
     finally:
         terminal.close()
+    left = list(tmp_path.iterdir())
+    if command != "record":
+        assert left == [], "no half page"
+    elif left:
+        assert RecordedStream.open(output).drain()
 
 
 def test_two_views_of_one_server_do_not_disturb_each_other(server: emulator.EmulatedServer) -> None:
@@ -265,6 +256,4 @@ def test_a_full_disk_ends_a_recording_in_one_line(server: emulator.EmulatedServe
     assert "No space left on device" in complaints[0]
     ranks = {str(p.pid) for p in ranks_of(server.pid)}
     assert not [p for p in psutil.process_iter() if p.name() == "py-spy" and ranks & set(p.cmdline())]
-    from ppscope.collect.client import RecordedStream
-
     assert len(RecordedStream.open(tiny_disk / "run.pps").drain()) > 3
