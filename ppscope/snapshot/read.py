@@ -15,6 +15,7 @@ from ppscope.records import SCHEMA, AnyRecord, Hello, Server
 from ppscope.snapshot import page_data
 from ppscope.snapshot.files import named
 from ppscope.snapshot.index import Index
+from ppscope.snapshot.nogc import no_collection
 from ppscope.snapshot.pack import UnreadableDocument, records_of
 from ppscope.snapshot.recorder import part_paths
 from ppscope.snapshot.sound import is_sound
@@ -148,8 +149,9 @@ def _check_schema(path: Path, hello: Hello | None) -> None:
 
 def _snapshot(path: Path, data: bytes) -> Opened:
     try:
-        document = page_data.extract(data)
-        records = [record for record in records_of(document) if is_sound(record)]
+        with no_collection():
+            document = page_data.extract(data)
+            records = [record for record in records_of(document) if is_sound(record)]
     except (page_data.NoData, UnreadableDocument) as error:
         raise UnreadableFile(f"{named(path)} {error}") from None
     _check_schema(path, next((record for record in records if isinstance(record, Hello)), None))

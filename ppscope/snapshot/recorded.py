@@ -12,6 +12,7 @@ from ppscope.records import AnyRecord, End
 from ppscope.session import Session
 from ppscope.session.evidence import gather
 from ppscope.session.interned import Interned
+from ppscope.snapshot.nogc import no_collection
 from ppscope.views import Finding, Screen
 
 JUDGED_NS = 60_000_000_000
@@ -32,8 +33,9 @@ class RecordedSession(Session):
     def poll(self) -> bool:
         """Take in the records."""
         news = self._stream.drain()
-        for record in news:
-            self._take(record)
+        with no_collection():
+            for record in news:
+                self._take(record)
         return bool(news)
 
     def judge(self) -> None:

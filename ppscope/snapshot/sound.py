@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice
+from operator import le
 
 from ppscope.records import AnyRecord, BurstRank, HostSamples, LoopSample, ProbeSpans, StackSpans
 from ppscope.snapshot.window import POINTS, time_of
@@ -29,16 +30,14 @@ def is_sound(record: AnyRecord) -> bool:
             record.kinds, record.ends_ns, record.depths, record.micro_batches, record.modes, record.batch_sizes, record.tokens,
             record.graphs, record.turns,
         )  # fmt: skip
-        small = all(-1 <= slot < 2**15 for slot in record.micro_batches) and all(
-            0 <= size < 2**16 for size in record.batch_sizes
-        )
         return (
             rows > 0
             and all(len(column) == rows for column in columns)
-            and small
-            and all(0 <= tokens < 2**32 for tokens in record.tokens)
+            and _within(record.micro_batches, -1, 2**15)
+            and _within(record.batch_sizes, 0, 2**16)
+            and _within(record.tokens, 0, 2**32)
             and _grows(record.ends_ns)
-            and all(start <= end for start, end in zip(record.starts_ns, record.ends_ns, strict=True))
+            and all(map(le, record.starts_ns, record.ends_ns))
             and min(record.starts_ns) > -_FAR_NS
         )
     if isinstance(record, HostSamples):
@@ -51,8 +50,12 @@ def is_sound(record: AnyRecord) -> bool:
     return True
 
 
+def _within(values: Sequence[int], low: int, below: int) -> bool:
+    return not values or (low <= min(values) and max(values) < below)
+
+
 def _grows(times: Sequence[int]) -> bool:
-    return all(one <= other for one, other in pairwise(times))
+    return all(map(le, times, islice(times, 1, None)))
 
 
 def _one_after_another(starts: Sequence[int], ends: Sequence[int]) -> bool:
