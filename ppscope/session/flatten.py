@@ -41,6 +41,10 @@ CUDA's wait is timed itself; on other devices, whose events cannot be wrapped, a
 """
 
 
+LONGEST_WAIT_NS = 86_400_000_000_000
+"""Two calls that are more than a day apart do not follow on one another."""
+
+
 def phase_of_kind(by_name: dict[str, int], other: int) -> list[int]:
     """Phase index of every code a byte can hold; a kind this version does not know is `other`."""
     return [by_name.get(PHASES.get(kind, ""), other) for kind in range(256)]
@@ -95,6 +99,9 @@ class Flattener:
             else:
                 pending.clear()
                 last, self._last_ns = self._last_ns, end
+                if last and whole[0][0] - last > LONGEST_WAIT_NS:
+                    last = 0
+                    yield []
                 if kind == layout.PROCESS and last and whole[0][0] - last >= EVENT_WAIT_NS:
                     whole.insert(0, (last, whole[0][0], self._wait_gpu, slot, mode, size, tokens, 0))
                 yield whole

@@ -10,6 +10,8 @@ from ppscope.records import AnyRecord, BurstRank, HostSamples, LoopSample, Probe
 from ppscope.snapshot.window import POINTS, time_of
 
 _FAR_NS = 2**62
+_LONGEST_NS = 86_400 * 1_000_000_000
+"""No record speaks of more than a day: sums over seconds would be added up for ever."""
 
 
 def is_sound(record: AnyRecord) -> bool:
@@ -20,8 +22,13 @@ def is_sound(record: AnyRecord) -> bool:
     if isinstance(record, POINTS):
         return True
     if isinstance(record, StackSpans):
-        known = len(record.stacks) == len(record.starts_ns) and all(0 <= stack < 2**31 for stack in record.stacks)
-        return known and _one_after_another(record.starts_ns, record.ends_ns)
+        return (
+            len(record.stacks) == len(record.starts_ns)
+            and _within(record.stacks, 0, 2**31)
+            and _one_after_another(record.starts_ns, record.ends_ns)
+            and _is_short([record.start_ns, record.end_ns, *record.starts_ns[:1], *record.ends_ns[-1:]])
+            and record.start_ns <= record.end_ns
+        )
     if isinstance(record, LoopSample):
         return all(slot is None or 0 <= slot < 2**15 for slot in (record.mb_id, record.next_mb_id))
     if isinstance(record, ProbeSpans):
@@ -38,7 +45,7 @@ def is_sound(record: AnyRecord) -> bool:
             and _within(record.tokens, 0, 2**32)
             and _grows(record.ends_ns)
             and all(map(le, record.starts_ns, record.ends_ns))
-            and min(record.starts_ns) > -_FAR_NS
+            and _is_short([min(record.starts_ns), record.ends_ns[-1]])
         )
     if isinstance(record, HostSamples):
         return _grows(record.at_ns) and len(record.run_ns) == len(record.at_ns)
@@ -46,12 +53,17 @@ def is_sound(record: AnyRecord) -> bool:
         host = len({len(record.host_names), len(record.host_starts_ns), len(record.host_lengths_ns)}) == 1
         gpu = {len(record.gpu_classes), len(record.gpu_starts_ns), len(record.gpu_lengths_ns), len(record.gpu_steps)}
         names = all(0 <= name < len(record.names) for name in record.host_names)
-        return host and names and gpu == {len(record.gpu_unexpected)} and record.start_ns <= record.end_ns
+        whole = record.start_ns <= record.end_ns and _is_short([record.start_ns, record.end_ns])
+        return host and names and gpu == {len(record.gpu_unexpected)} and whole
     return True
 
 
 def _within(values: Sequence[int], low: int, below: int) -> bool:
     return not values or (low <= min(values) and max(values) < below)
+
+
+def _is_short(times: Sequence[int]) -> bool:
+    return max(times) - min(times) <= _LONGEST_NS
 
 
 def _grows(times: Sequence[int]) -> bool:

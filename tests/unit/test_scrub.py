@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from ppscope.records import (
     StackSpans,
 )
 from ppscope.snapshot.clip import clip
+from ppscope.snapshot.document import build
 from ppscope.snapshot.index import Index
 from ppscope.snapshot.read import read_file
 from ppscope.snapshot.recorded import RecordedSession, session_of
@@ -284,3 +286,31 @@ def test_exact_spans_of_more_than_a_minute_are_all_there() -> None:
     (lane,) = feed.lanes(START_NS + 5 * SECOND, START_NS + 6 * SECOND, 20, [key])
     assert lane.provenance == "exact"
     assert lane == session.lanes(START_NS + 5 * SECOND, START_NS + 6 * SECOND, 20, [key])[0]
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_time_that_makes_no_sense_hides_nothing_and_hangs_nothing(tmp_path: Path, data: st.DataObject) -> None:
+    records = [*head(2), *(r for at in range(4) for r in (*second(at, 2), *probe_second(at, 2, 20)))]
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(1, len(records) - 1))
+        record = records[at]
+        numbers = [name for name in record.__struct_fields__ if name.endswith("_ns") and getattr(record, name)]
+        if not numbers:
+            continue
+        name = data.draw(st.sampled_from(numbers))
+        wild = data.draw(st.integers(-(2**63), 2**63 - 1) | st.integers(START_NS, START_NS + 10**15))
+        value = getattr(record, name)
+        changed = [*value[:-1], wild] if isinstance(value, list) else wild
+        records[at] = msgspec.structs.replace(record, **{name: changed})
+    file = tmp_path / "wild.pps"
+    file.write_bytes(MAGIC + b"".join(map(encode, records)))
+    index = read_file(file).index
+    feed = RecordingFeed(index)
+    feed.look_at(START_NS, START_NS + 4 * SECOND)
+    feed.poll()
+    feed.poll()
+    lanes = feed.lanes(START_NS, START_NS + 4 * SECOND, 80)
+    assert sum(cell.phase is not None for lane in lanes for cell in lane.cells) > 60
+    assert feed.screen().header.model == "org/Model-7B"
+    build(list(index.records(START_NS, START_NS + 4 * SECOND)))
