@@ -41,8 +41,8 @@ types: $(STAMP) ## mypy, strict, code and tests
 screenshots: $(STAMP) ## make screenshots/ anew from the demo
 	@$(BIN)/python -m tests.screenshots && $(BIN)/python -m tests.browser.screenshots
 
-bench: $(STAMP) ## what attaching costs on this machine, with the real SGLang where the kit is
-	@$(BIN)/python -m tests.bench.attach --server
+bench: $(STAMP) ## what ppscope costs on this machine beside its peers, half an hour: docs/bench.md
+	@$(BIN)/python -m tests.bench -o docs/bench.md $(BENCH_ARGS)
 
 fuzz: $(STAMP) ## nearly real input for everything that reads foreign input, a minute each
 	@$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)

@@ -14,11 +14,11 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from ppscope.collect.client import CollectorProcess
@@ -27,7 +27,8 @@ from ppscope.probe.recorder import Recorder, timed
 from ppscope.session import Session
 from ppscope.session.ranks import RankState
 from ppscope.session.stages import FORWARD
-from tests.bench.attach import interval, machine, measure_slice, tokens
+from tests.bench.overhead import interval, measure_slice, tokens
+from tests.bench.table import Measured, Row, machine
 from tests.sglang.server import ServerSpec, SglangServer, running
 from tests.terminal.terminal import PPSCOPE
 
@@ -63,6 +64,13 @@ def span_cost() -> float:
     )
     print(f"a span +{written - bare:.0f} ns (budget 1000)")
     return written - bare
+
+
+def span() -> Measured:
+    """The cost of a span for the table."""
+    with redirect_stdout(sys.stderr):
+        cost = span_cost()
+    return Measured([Row("probe of exact mode, a span, ns", f"{cost:.0f}", "1000")], ["The best of 40 rounds."])
 
 
 class Wanted:
@@ -174,7 +182,7 @@ def main() -> int:
             good = accuracy(server, options.seconds)
             if options.pairs:
                 cost_on_server(server, span_ns, options.pairs, options.slice)
-            load.send_signal(signal.SIGTERM)
+            server.end_load(load)
     return 0 if good else 1
 
 

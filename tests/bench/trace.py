@@ -22,6 +22,10 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # as a script, for a reader in another environment, this file has no package
+
+from tests.bench.table import Measured, Row, Skip  # noqa: E402
+
 SOURCE = ROOT.parent / "shared/traces/tracelens/inference__xdit_flux.1_aiter_sage__profile_trace_rank_0.json.gz"
 CATEGORIES = ("kernel", "Kernel")
 
@@ -123,15 +127,43 @@ def measure_here(name: str, path: Path) -> None:
     print(json.dumps(took))
 
 
-def measure(name: str, path: Path) -> dict[str, Any] | None:
+def measure(name: str, path: Path, python: str = sys.executable) -> dict[str, Any] | None:
     """Reads once in a process of its own; None where the reader is not installed or fails."""
-    command = [sys.executable, "-P", __file__, "--one", name, str(path)]
+    command = [python, "-P", __file__, "--one", name, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=None, cwd=ROOT)
     if done.returncode:
         print(f"  {name}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}", file=sys.stderr)
         return None
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
+
+
+def reading(megabytes: int, rounds: int, python: str) -> Measured:
+    """Speed and memory for the table; the peers run with `python`, which may have them where this one has not."""
+    if not SOURCE.exists():
+        raise Skip(f"the public traces are not here ({SOURCE.parent})")
+    ours, peers = "ppscope, columns built", {"stdlib json": rounds, "orjson": rounds, "HolisticTraceAnalysis": 1}
+    notes = [
+        f"{SOURCE.name}, its events repeated to {megabytes} MB of JSON; one core, by CPU time; medians of {rounds}."
+    ]
+    with tempfile.TemporaryDirectory(prefix="ppscope-bench-") as folder:
+        path = Path(folder) / "large-TP-0-PP-0.trace.json.gz"
+        size = enlarge(SOURCE, path, megabytes) / 1e6
+        found = {
+            name: [
+                run for _ in range(count) if (run := measure(name, path, python if name in peers else sys.executable))
+            ]
+            for name, count in {ours: rounds, "ppscope, columns and analysis": rounds, **peers}.items()
+        }
+    speed = {name: f"{size / median(run['cpu_s'] for run in runs):.0f}" for name, runs in found.items() if runs}
+    memory = {name: f"{max(run['peak_mib'] for run in runs):.0f}" for name, runs in found.items() if runs}
+    notes += [f"{name} is not installed where the peers run." for name in peers if name not in speed]
+    rows = [
+        Row("torch trace, columns built, MB/s of JSON", speed[ours], "200", {n: speed[n] for n in peers if n in speed}),
+        Row("torch trace, the same with the analysis, MB/s", speed["ppscope, columns and analysis"]),
+        Row("torch trace, peak memory, MiB", memory[ours], "100", {n: memory[n] for n in peers if n in memory}),
+    ]
+    return Measured(rows, notes)
 
 
 def main() -> None:
@@ -142,7 +174,6 @@ def main() -> None:
     parser.add_argument("--source", type=Path, default=SOURCE)
     parser.add_argument("--one", nargs=2, metavar=("READER", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     if options.one:
         measure_here(options.one[0], Path(options.one[1]))
         return
