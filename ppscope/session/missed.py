@@ -26,7 +26,7 @@ class Missed:
         """Take in a window of the main thread. Windows overlap by design: what two have seen counts as the first one saw it."""
         begin = max(record.start_ns, self._windows[-1][1]) if self._windows else record.start_ns
         if record.end_ns > begin:
-            self._windows.append((begin, record.end_ns, min(record.failed or 0.0, 0.9)))
+            self._windows.append((begin, record.end_ns, max(0.0, min(record.failed or 0.0, 0.9))))
         while self._windows and self._windows[0][1] < record.end_ns - KEEP_NS:
             self._windows.popleft()
 

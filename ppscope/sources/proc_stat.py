@@ -40,7 +40,7 @@ def parse_thread(line: bytes) -> tuple[str, int | None] | None:
         return None
     tail = line.rsplit(None, 14)
     # 52 fields since Linux 3.5; a kernel that writes more or fewer gives no processor rather than a wrong one.
-    if len(tail) != 15 or line.count(b" ", after) != 49 or not tail[1].isdigit():
+    if len(tail) != 15 or line.count(b" ", after) != 49 or not tail[1].isdigit() or len(tail[1]) > 9:
         return state.decode("ascii"), None
     return state.decode("ascii"), int(tail[1])
 

@@ -13,6 +13,8 @@ from ppscope.sources.server_metrics import PREFIX
 
 WINDOW_NS = 3_000_000_000
 STALE_NS = 30_000_000_000
+_MOST = 1e15
+"""No count of a server is larger: what claims to be is no count."""
 
 _Place = tuple[int, int]
 """(dp rank, pp rank)."""
@@ -99,7 +101,7 @@ def _by_place(metrics: Iterable[Metric]) -> tuple[dict[_Place, dict[str, float]]
         name = metric.name.removeprefix(PREFIX)
         labels = dict(metric.labels)
         if name == "http_requests_active":
-            in_flight = (in_flight or 0) + int(metric.value)
+            in_flight = (in_flight or 0) + (_count(metric.value) or 0)
             continue
         if "pp_rank" not in labels and "tp_rank" not in labels:
             continue
@@ -189,12 +191,12 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _count(value: float | None) -> int | None:
-    return None if value is None else round(value)
+    return round(value) if value is not None and abs(value) < _MOST else None
 
 
 def _number(value: object) -> float | None:
     return (
-        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e15 else None
+        float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST else None
     )
 
 

@@ -12,6 +12,8 @@ from ppscope.target.installed import Root
 from ppscope.target.procfs import Proc
 
 _MOST_BYTES = 256 * 1024
+_MOST_TEXT = 4 * _MOST_BYTES
+_DEEPEST = 32
 
 
 class ConfigProblem(Exception):
@@ -55,7 +57,9 @@ def words_of(raw: bytes) -> tuple[str, ...]:
     if not isinstance(found, dict):
         raise ConfigProblem("it is not a mapping")
     words: list[str] = []
+    left = _MOST_TEXT
     for key, value in found.items():
+        left = _count_down(value, left, _DEEPEST)
         name = f"--{key}"
         if isinstance(value, bool):
             words.append(name if value else f"{name}=false")
@@ -66,3 +70,13 @@ def words_of(raw: bytes) -> tuple[str, ...]:
         elif value is not None:
             words.append(f"{name}={value}")
     return tuple(words)
+
+
+def _count_down(value: object, left: int, deeper: int) -> int:
+    """How much more text there may be; an anchor stands for its content each time, and may lie within itself."""
+    if left <= 0 or deeper <= 0:
+        raise ConfigProblem("it holds too much")
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in inside:
+        left = _count_down(part, left, deeper - 1)
+    return left - 1 - (len(value) if isinstance(value, str) else 0)

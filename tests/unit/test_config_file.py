@@ -106,3 +106,30 @@ def test_with_an_unread_file_nobody_is_blamed_and_a_rule_is_told_with_what_is_no
     assert judge(evidence(**off, requested=said)) == []
     (finding,) = judge(evidence(**off, requested=said, rule=BY_RULE))
     assert "requested not known (its --config file could not be read), resolved off" in finding.evidence
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} {{k: [{', '.join(['*' + before] * 10)}]}}\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [*a]",
+        "a: {b: &b {c: *b}}",
+        LAUGHS,
+        "a: &a " + "x" * 200_000 + "\nb: {k: [" + "*a, " * 10_000 + "*a]}",
+        "a: " + "[" * 100 + "]" * 100,
+    ],
+    ids=["within itself", "within itself, deeper", "a billion", "long text", "deep"],
+)
+def test_anchors_that_make_much_of_little_are_a_problem(text: str) -> None:
+    with pytest.raises(ConfigProblem, match=r"too much|not YAML"):
+        words_of(text.encode())
+
+
+def test_an_anchor_that_is_used_twice_is_none() -> None:
+    words = words_of(b"a: &a [1, 2]\nb: *a\nc: {d: *a}\n")
+    assert words == ("--a", "1", "2", "--b", "1", "2", '--c={"d": [1, 2]}')

@@ -105,3 +105,12 @@ def test_the_sum_stays_and_no_phase_changes_sides(times: dict[int, int], share: 
     moving = sum(times[phase] for phase in times if phase in WORK)
     if moving:
         assert all(after[phase] <= times[phase] for phase in times if phase not in WORK)
+
+
+@pytest.mark.parametrize("failed", [float("nan"), float("inf"), float("-inf"), -1.0, 7.0])
+def test_a_share_that_is_none_spoils_nothing(failed: float) -> None:
+    missed = Missed(STYLES)
+    missed.add(window(0, 10, failed))
+    assert 0.0 <= missed.share(0, 10 * S) <= 0.9
+    times = missed.corrected({WORK[0]: 2 * S, WAIT[0]: 7 * S}, 0, 10 * S)
+    assert sum(times.values()) == pytest.approx(9 * S, abs=2)

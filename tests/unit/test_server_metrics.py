@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ppscope.collect.stream import encode
 from ppscope.records import LoadSample, Metric
 from ppscope.sources.server_load import LoadMeter, from_loads, from_server_info
 from ppscope.sources.server_metrics import KNOWN, ChangedOnly, MetricsReader, Sample, parse_line, to_metrics
@@ -213,3 +214,18 @@ json_like = st.recursive(
 def test_any_json_is_a_load_or_none(answer: object) -> None:
     assert isinstance(from_loads(answer, 1, 2), LoadSample | None)
     assert isinstance(from_server_info(answer, 1), LoadSample | None)
+
+
+@pytest.mark.parametrize("value", [1e15, 1e300, -1e300, float("inf"), float("nan")])
+def test_a_count_that_is_none_is_unknown_and_can_be_sent(value: float) -> None:
+    page = [
+        Metric(0, "sglang:http_requests_active", (), value),
+        metric("num_running_reqs", value),
+        metric("num_queue_reqs", value),
+    ]
+    for load in LoadMeter().update(page, 0, 1):
+        encode(load)
+        assert (load.running, load.queued) == (None, None)
+    load = from_loads([{"num_running_reqs": value, "num_waiting_reqs": value}] * 2, 1, 1)
+    assert load is not None
+    assert (load.running, load.queued) == (None, None)
