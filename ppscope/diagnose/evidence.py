@@ -56,6 +56,8 @@ class StageEvidence(msgspec.Struct, frozen=True):
     busy: float | None
     busy_source: str | None
     layers: int | None = None
+    by_request: float | None = None
+    """Share of the seen stack time in loops over the requests of a micro-batch, on a CPU server."""
 
 
 class Evidence(msgspec.Struct, frozen=True):

@@ -55,8 +55,10 @@ def predict(evidence: Evidence, change: Change) -> Prediction | None:
         return None
     then = now * tokens_per_s(after) / modelled
     assumptions = ["the same load"]
-    if change.slots_used is not None:
+    if change.slots_used is not None and not any(stage.each_s for stage in before.stages):
         assumptions.append("a forward pass takes as long for fewer requests")
+    elif change.slots_used is not None:
+        assumptions.append("only attention goes with requests")
     if change.requests is not None:
         assumptions[0] = f"{change.requests} requests"
     if change.layers is not None:
@@ -111,7 +113,7 @@ def present(evidence: Evidence) -> Pipeline | None:
     turns_per_s = passes_per_s * slots / used
     seen = [found for found in evidence.stages if found.dp == evidence.stages[0].dp]
     stages = [
-        _stage(found, busy[found.pp] / passes_per_s, passes_per_s, turns_per_s, synchronous=synchronous)
+        _stage(found, busy[found.pp] / passes_per_s, size, passes_per_s, turns_per_s, synchronous=synchronous)
         for found in seen
     ]
     if synchronous:
@@ -124,7 +126,7 @@ def present(evidence: Evidence) -> Pipeline | None:
 
 
 def _stage(
-    stage: StageEvidence, forward_s: float, passes_per_s: float, turns_per_s: float, *, synchronous: bool
+    stage: StageEvidence, forward_s: float, size: float, passes_per_s: float, turns_per_s: float, *, synchronous: bool
 ) -> Stage:
     launch_s = 0.0 if synchronous else sum(stage.phases.get(name, 0.0) for name in _LAUNCH) / passes_per_s
     host_s = sum(stage.phases.get(name, 0.0) for name in _HOST) / passes_per_s
@@ -135,11 +137,18 @@ def _stage(
     if whole := sum(stage.phases.get(name, 0.0) for name in _LAUNCH):
         host_s += forward_s * (1 - layered / whole)
         forward_s *= layered / whole
+    by_request = min(stage.by_request / layered, 1.0) if stage.by_request and layered else 0.0
     # A stack at work may wait for a core, and a receive may be running: the kernel's account of run time is the measure.
     told = [rank.host_cpu for rank in stage.ranks if rank.host_cpu is not None]
     seen = (forward_s + host_s) * passes_per_s + turn_s * turns_per_s
     scale = sum(told) / len(told) / seen if told and seen > 0 else 1.0
-    return Stage(forward_s * scale, 0.0, (host_s + turn_s) * scale, turn_s * scale)
+    forward_s *= scale
+    return Stage(
+        forward_s=forward_s * (1 - by_request),
+        host_s=(host_s + turn_s) * scale,
+        empty_s=turn_s * scale,
+        each_s=forward_s * by_request / size,
+    )
 
 
 def _message(stages: Sequence[StageEvidence], passes_per_s: float, turns_per_s: float) -> float:
@@ -189,12 +198,17 @@ def changed(evidence: Evidence, before: Pipeline, change: Change) -> Pipeline | 
     slots = spread(change.requests or sum(slots), total, used)
     if change.layers is not None:
         layers = [found.layers for stage in range(len(stages)) if (found := evidence.stage(stage)) and found.layers]
-        cost = layer_cost(layers, [stage.forward_s for stage in stages])
+        size = sum(before.slots) / max(sum(1 for size in before.slots if size), 1)
+        took = [stage.forward_s + stage.each_s * size for stage in stages]
+        cost = layer_cost(layers, took)
         if cost is None or len(change.layers) != len(stages):
             return None
+        factors = [
+            (fixed + each * count) / was for was, (fixed, each), count in zip(took, cost, change.layers, strict=True)
+        ]
         stages = tuple(
-            stage._replace(forward_s=fixed + each * count)
-            for stage, (fixed, each), count in zip(stages, cost, change.layers, strict=True)
+            stage._replace(forward_s=stage.forward_s * factor, each_s=stage.each_s * factor)
+            for stage, factor in zip(stages, factors, strict=True)
         )
     if change.graphs:
         # The GPU's own work stays; the host no longer launches kernel by kernel.

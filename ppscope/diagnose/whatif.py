@@ -23,9 +23,9 @@ _LEAST_ROUNDS = 8
 class Stage(NamedTuple):
     """What one micro-batch costs a stage, in seconds.
 
-    `forward_s` is the forward pass of the micro-batch at hand: on the GPU, or on the CPU where `Pipeline.synchronous`.
-    `launch_s` is the host's part before it, `host_s` the rest of an iteration with a batch, `empty_s` one without. `message_s` is
-    the work of bringing one message to the next stage, which other threads do.
+    `forward_s` is the forward pass of the micro-batch at hand, on the GPU, or on the CPU where `Pipeline.synchronous`; `each_s` is
+    what each of its requests adds. `launch_s` is the host's part before it, `host_s` the rest of an iteration with a batch,
+    `empty_s` one without. `message_s` is the work of bringing one message to the next stage, which other threads do.
     """
 
     forward_s: float
@@ -33,6 +33,7 @@ class Stage(NamedTuple):
     host_s: float = 0.0
     empty_s: float = 0.0
     message_s: float = 0.0
+    each_s: float = 0.0
 
 
 class Pipeline(NamedTuple):
@@ -183,15 +184,15 @@ class _Simulation:
                 carried = yield from self._exchange(rank, turn, now, carried, finished)
                 now, _ = yield _Work(0.0)
             if batch:
-                began = now
+                began, forward_s = now, stage.forward_s + stage.each_s * batch
                 if pipeline.synchronous:
                     now, _ = yield _Until(ready)
-                    now, _ = yield _Work(stage.launch_s + stage.forward_s)
+                    now, _ = yield _Work(stage.launch_s + forward_s)
                     gpu_free = now
                 else:
                     now, _ = yield _Work(stage.launch_s)
                     # Kernels run along with their launches: a forward ends no sooner than its last launch.
-                    gpu_free = max(max(began, gpu_free, ready) + stage.forward_s, now)
+                    gpu_free = max(max(began, gpu_free, ready) + forward_s, now)
                 finished[turn] = gpu_free
             if not pipeline.depth:
                 carried = yield from self._exchange(rank, turn, now, carried, finished)

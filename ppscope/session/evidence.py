@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ppscope.diagnose.evidence import Evidence, GpuEvidence, RankEvidence, StageEvidence
 from ppscope.diagnose.graph_state import captured_sizes
 from ppscope.diagnose.layers import stage_layers
@@ -110,7 +112,7 @@ def _times(state: RankState, start_ns: int, end_ns: int) -> PhaseTimes:
 
 
 def _with_layers(stage: StageEvidence, layers: int | None) -> StageEvidence:
-    return StageEvidence(stage.dp, stage.pp, stage.ranks, stage.phases, stage.busy, stage.busy_source, layers)
+    return msgspec.structs.replace(stage, layers=layers)
 
 
 def _stages(session: Session, since_ns: int, now_ns: int) -> list[StageEvidence]:
@@ -128,7 +130,11 @@ def _stages(session: Session, since_ns: int, now_ns: int) -> list[StageEvidence]
         forward = sum(phases.get(name, 0.0) for name in FORWARD) if phases else None
         busy, source = session.stage_busy(pp, forward, device, now_ns)
         ranks = tuple(_rank(state, session.gpus, names, since_ns, now_ns) for state in members)
-        found.append(StageEvidence(dp, pp, ranks, phases, busy, source))
+        # On a GPU the loop over requests would only launch, and the kernels' time is not known.
+        by_request = (
+            _mean(state.by_request(since_ns, session.interned) for state in members) if device == "cpu" else None
+        )
+        found.append(StageEvidence(dp, pp, ranks, phases, busy, source, by_request=by_request))
     return found
 
 

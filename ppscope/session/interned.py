@@ -17,6 +17,7 @@ class Interned:
         self._frames: dict[int, Frame] = {}
         self._stacks: dict[int, tuple[int, ...]] = {}
         self._meanings: dict[int, Meaning] = {}
+        self._by_request: dict[int, bool] = {}
         self._unknown = Meaning(table.other)
 
     def add(self, record: FrameDef | StackDef) -> None:
@@ -43,6 +44,15 @@ class Interned:
     def phase(self, stack: int) -> int:
         """Phase index of a stack."""
         return self.meaning(stack).phase
+
+    def by_request(self, stack: int) -> bool:
+        """Whether a stack is in a loop over the requests of a micro-batch, worked out once."""
+        found = self._by_request.get(stack)
+        if found is None:
+            found = self.table.by_request(self.frames(stack))
+            if stack in self._stacks:
+                self._by_request[stack] = found
+        return found
 
     def micro_batch(self, sample: LoopSample) -> int | None:
         """The slot that the time of a dump belongs to; None where its phase belongs to none."""

@@ -162,6 +162,12 @@ class RankState:
         else:
             self.exit_reason = record.reason
 
+    def by_request(self, since_ns: int, interned: Interned) -> float | None:
+        """Share of the main thread's sampled time since then in loops over requests, None without samples."""
+        seen = [(end - max(start, since_ns), stack) for start, end, stack in self.main_spans() if end > since_ns]
+        whole = sum(took for took, _ in seen)
+        return sum(took for took, stack in seen if interned.by_request(stack)) / whole if whole else None
+
     def host_cpu(self, since_ns: int) -> float | None:
         """Share of one core that the main thread ran since then, None without two samples."""
         return _growth(self._host, since_ns)

@@ -66,12 +66,18 @@ class PhaseTable:
     """Phases with their styles, and the rules that read them off a stack."""
 
     def __init__(
-        self, styles: Sequence[PhaseStyle], rules: Sequence[Rule], loops: Sequence[str], scheduler: Sequence[str]
+        self,
+        styles: Sequence[PhaseStyle],
+        rules: Sequence[Rule],
+        loops: Sequence[str],
+        scheduler: Sequence[str],
+        by_request: Sequence[str] = (),
     ) -> None:
         self.styles = tuple(styles)
         self.rules = tuple(rules)
         self.loops = tuple(loops)
         self.scheduler = tuple(scheduler)
+        self._by_request = tuple(by_request)
         self.problem: str | None = None
         """Why the user's own table was left out; None when it was read or there is none."""
         self.by_name = {style.name: index for index, style in enumerate(self.styles)}
@@ -118,7 +124,8 @@ class PhaseTable:
             rules += [_rule(row, index) for row in _rows(table, "rule")]
         loops = [pattern for table in tables for pattern in _strings(table, "loops")]
         scheduler = [pattern for table in tables for pattern in _strings(table, "scheduler")]
-        return cls(list(styles.values()), rules, loops, scheduler)
+        by_request = [pattern for table in tables for pattern in _strings(table, "by_request")]
+        return cls(list(styles.values()), rules, loops, scheduler, by_request)
 
     @cached_property
     def other(self) -> int:
@@ -145,6 +152,10 @@ class PhaseTable:
                 if self._placed(rule, names, frames, position):
                     return Meaning(rule.phase, rule.batch, rule.needs_batch, rule)
         return Meaning(self.other)
+
+    def by_request(self, frames: Sequence[Frame]) -> bool:
+        """Whether a stack is in a loop over the requests of a micro-batch."""
+        return any(_context(pattern, _last(name), file) for pattern in self._by_request for name, file, _ in frames)
 
     def _rules_for(self, name: str, file: str) -> tuple[Rule, ...]:
         key = (name, file)

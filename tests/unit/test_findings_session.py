@@ -207,6 +207,20 @@ def test_rules_that_cannot_be_read_are_no_rules(book: bytes) -> None:
     assert (graphs.provenance, graphs.source) == ("inferred", ())
 
 
+@pytest.mark.parametrize(("device", "share"), [("cpu", 0.2), ("cuda", None)])
+def test_loops_over_requests_are_told_on_a_cpu_server_alone(device: str, share: float | None) -> None:
+    file = "sglang/srt/layers/attention/torch_native_backend.py"
+    loop = FrameDef(6, "TorchNativeAttnBackend._run_sdpa_forward_decode", file, 216)
+    records = story()
+    records[1] = server(device=device)
+    records[2 + len(FRAMES) : 2 + len(FRAMES)] = [loop, StackDef(2, (1, 2, 4, 5, 6))]
+    session, _ = play(records)
+    found = gather(session, START + 12 * SECOND)
+    assert found is not None
+    assert [stage.by_request for stage in found.stages] == pytest.approx([share] * STAGES)
+    assert found.stages[0].phases == pytest.approx({"wait_gpu": 0.8, "eager": 0.2}, abs=0.01)
+
+
 def test_window_and_figures_of_the_evidence() -> None:
     records = story(seconds=12)
     at = START + 12 * SECOND

@@ -244,6 +244,25 @@ def test_frames_that_no_rule_names_do_not_change_the_phase(frames: list[Frame], 
     assert TABLE.classify([*frames, *unknown]) == TABLE.classify(frames)
 
 
+@pytest.mark.parametrize(
+    ("function", "file", "told"),
+    [
+        ("_run_sdpa_forward_decode", "/x/sglang/srt/layers/attention/torch_native_backend.py", True),
+        (
+            "TorchNativeAttnBackend._run_sdpa_forward_decode",
+            "sglang/srt/layers/attention/torch_native_backend.py",
+            True,
+        ),
+        ("_run_sdpa_forward_extend", "sglang/srt/layers/attention/torch_native_backend.py", False),
+        ("_run_sdpa_forward_decode", "sglang/srt/layers/attention/intel_amx_backend.py", False),
+    ],
+)
+def test_loops_over_requests(function: str, file: str, told: bool) -> None:
+    inner: Frame = (function, file, 1)
+    assert TABLE.by_request([("event_loop_pp", "x.py", 1), inner, ("sdpa", "torch/nn/functional.py", 2)]) is told
+    assert not TABLE.by_request([])
+
+
 INSTALLED = sorted(Path("~/.cache/sglang-cpu").expanduser().glob("venv-*/lib/python3.*/site-packages/sglang/srt"))
 
 

@@ -83,6 +83,15 @@ def test_a_lone_micro_batch_waits_for_its_messages() -> None:
     assert rate == pytest.approx(8 / (4 * T + (3 + 1) * T / 10), rel=0.05)
 
 
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("slots", [(8, 0, 0, 0), (2,) * 4])
+def test_requests_may_lengthen_a_forward_pass(slots: tuple[int, ...], synchronous: bool) -> None:
+    stages = tuple(Stage(T, each_s=T / 8) for _ in range(4))
+    took = T + max(slots) * T / 8
+    passes = sum(map(bool, slots)) / (4 * took)
+    assert tokens_per_s(Pipeline(stages, slots, synchronous=synchronous)) == pytest.approx(passes * max(slots))
+
+
 def test_empty_slots_give_nothing_and_a_wrong_number_is_refused() -> None:
     assert tokens_per_s(pipeline([T, T], (0, 0))) == 0
     with pytest.raises(ValueError, match="another number of slots"):
@@ -225,3 +234,22 @@ class TestPrediction:
         of = self.on_cpu()
         timed = tuple(msgspec.structs.replace(found, busy_source="probe") for found in of.stages)
         assert present(msgspec.structs.replace(of, stages=timed)) == present(of)
+
+    def test_of_attention_that_goes_request_by_request_fewer_take_less(self) -> None:
+        of = self.on_cpu({"eager": 0.25, "wait_outputs": 0.75}, host_cpu=0.25)
+        half = msgspec.structs.replace(
+            of, stages=tuple(msgspec.structs.replace(found, by_request=0.125) for found in of.stages)
+        )
+        before = present(half)
+        assert before is not None
+        assert before.stages[0].forward_s == pytest.approx(0.005)
+        assert before.stages[0].each_s == pytest.approx(0.005 / 8)
+        plain, found = predict(of, Change(slots_used=4)), predict(half, Change(slots_used=4))
+        assert plain is not None
+        assert found is not None
+        # Passes of two requests take 5 ms and a quarter of 5 ms, not 10 ms.
+        assert found.then / plain.then == pytest.approx(10 / 6.25, rel=0.05)
+        assert "only attention goes with requests" in found.assumptions
+        split = predict(half, Change(layers=(1, 1, 4, 2)))
+        assert split is not None
+        assert split.then == pytest.approx(split.now), "one micro-batch goes through all layers either way"
