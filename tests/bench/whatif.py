@@ -25,13 +25,14 @@ from ppscope.diagnose.predict import RANGE, predict, throughput
 from ppscope.diagnose.whatif import Change
 from ppscope.session import Session
 from ppscope.session.evidence import gather
+from tests.bench.processes import tree_cpu_s
 from tests.bench.table import machine
 from tests.sglang.batches import generate, post
 from tests.sglang.server import ServerSpec, SglangServer, running
 
 EVEN, UNEVEN = (2, 2, 2, 2), (1, 1, 4, 2)
 STAGES = 4
-SETTLE_S, DUMPS_S, LOOK_S = 4.0, 10.0, 12.0
+SETTLE_S, DUMPS_S, LOOK_S = 3.0, 8.0, 10.0
 """After the load began; while ppscope's first dumps slow the server down; the look that counts."""
 KV_TOKENS = 7600
 LONGEST = 1000
@@ -61,11 +62,11 @@ STATES = {
 
 
 class Look(NamedTuple):
-    """One look at a state; `others` are the cores that processes other than the schedulers used meanwhile."""
+    """One look at a state; `strangers` are the cores that neither the server nor ppscope nor this bench used meanwhile."""
 
     evidence: Evidence
     rate: float
-    others: float
+    strangers: float
 
 
 class Row(NamedTuple):
@@ -107,10 +108,11 @@ def one_request(server: SglangServer, state: State) -> Iterator[threading.Thread
         asking.join()
 
 
-def busy_core_s() -> float:
-    """Time that all cores together were busy since the machine started."""
+def stranger_core_s(server: SglangServer) -> float:
+    """Time that strangers' processes have had of all cores since the machine started."""
     user, nice, system, _, _, irq, softirq, steal, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
-    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    return busy - tree_cpu_s(server.pid) - tree_cpu_s(os.getpid())
 
 
 def look(server: SglangServer, state: State) -> Look:
@@ -121,16 +123,15 @@ def look(server: SglangServer, state: State) -> Look:
         session = Session(CollectorProcess(["--pid", str(server.pid)]))
         try:
             poll(session, DUMPS_S)
-            began, busy = time.monotonic(), busy_core_s()
+            began, used = time.monotonic(), stranger_core_s(server)
             poll(session, LOOK_S)
-            busy = (busy_core_s() - busy) / (time.monotonic() - began)
+            strangers = (stranger_core_s(server) - used) / (time.monotonic() - began)
             found = gather(session, session.present_ns(), int(LOOK_S * 1e9))
         finally:
             session.close()
         if found is None or not asking.is_alive():
             raise RuntimeError(f"{state}: {'nothing was seen' if found is None else 'the request ended too early'}")
-    own = sum(rank.process_cpu or 0.0 for stage in found.stages for rank in stage.ranks)
-    return Look(found, throughput(found) or 0.0, busy - own)
+    return Look(found, throughput(found) or 0.0, strangers)
 
 
 def poll(session: Session, seconds: float) -> None:
@@ -213,8 +214,8 @@ def main() -> int:
                     looks.setdefault(state, []).append(seen)
                     size = seen.evidence.micro_batch or 0.0
                     print(
-                        f"round {number + 1}, {state}: {seen.rate:.1f} tok/s, micro-batch {size:.1f}, others use"
-                        f" {seen.others:.2f} cores",
+                        f"round {number + 1}, {state}: {seen.rate:.1f} tok/s, micro-batch {size:.1f}, strangers use"
+                        f" {seen.strangers:.2f} cores",
                         flush=True,
                     )
     table = f"{said}, {options.rounds} rounds.\n\n{markdown(looks)}"
