@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ppscope.sources.rules_expr import PHASES, Converter
-from ppscope.sources.rules_model import Condition, Scalar, literal
+from ppscope.sources.rules_model import Condition, Scalar, literal, travels
 from ppscope.sources.rules_scope import FileFacts, Scope
 
 _RESOLVERS = ("declare_resolution", "override", "_override", "declare")
@@ -71,10 +71,12 @@ def _read_class(node: ast.ClassDef, file: str, constants: dict[str, ast.expr], d
             and isinstance(value.operand, ast.Constant)
         ):
             number = value.operand.value
-            if isinstance(number, (int, float)):
+            if isinstance(number, (int, float)) and travels(-number):
                 declared.values[name] = -number
-        elif isinstance(value, ast.Constant) and (
-            value.value is None or isinstance(value.value, (bool, int, float, str))
+        elif (
+            isinstance(value, ast.Constant)
+            and (value.value is None or isinstance(value.value, (bool, int, float, str)))
+            and travels(value.value)
         ):
             declared.values[name] = value.value
 

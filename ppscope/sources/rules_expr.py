@@ -6,7 +6,7 @@ import ast
 import re
 
 from ppscope.sources.rules_algebra import choice, comparison, first_truthy, truth
-from ppscope.sources.rules_model import Condition, conjunction, disjunction, fact, literal, negate
+from ppscope.sources.rules_model import Condition, conjunction, disjunction, fact, literal, negate, travels
 from ppscope.sources.rules_scope import Assignment, Scope
 
 PHASES = ("decode", "prefill")
@@ -62,7 +62,7 @@ class Converter:
     def _constant(self, node: ast.Constant) -> Condition | None:
         value = node.value
         return (
-            literal(value) if value is None or (isinstance(value, (bool, int, float, str)) and _sane(value)) else None
+            literal(value) if value is None or (isinstance(value, (bool, int, float, str)) and travels(value)) else None
         )
 
     def _boolop(self, node: ast.BoolOp) -> Condition:
@@ -74,7 +74,7 @@ class Converter:
             return negate(truth(self.convert(node.operand)))
         if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
             value = node.operand.value
-            return literal(-value) if isinstance(value, (int, float)) and _sane(value) else None
+            return literal(-value) if isinstance(value, (int, float)) and travels(-value) else None
         return None
 
     def _compare(self, node: ast.Compare) -> Condition:
@@ -354,11 +354,6 @@ def _called(node: ast.Call) -> str:
     if isinstance(node.func, ast.Name):
         return node.func.id
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
-
-
-def _sane(value: object) -> bool:
-    """Numbers that travel: msgpack holds 64-bit integers, and an unbounded one is no setting."""
-    return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
 def _has_else(first: Assignment, items: list[Assignment], shared: int) -> bool:

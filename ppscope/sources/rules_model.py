@@ -41,6 +41,13 @@ _NEGATED = {
 _INFIX = frozenset(_NEGATED)
 
 
+def travels(value: object) -> bool:
+    """Whether msgpack can hold it: integers of 64 bits and text that is Unicode; anything else is no setting."""
+    if isinstance(value, str):
+        return not any("\ud800" <= char <= "\udfff" for char in value)
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
+
+
 def literal(value: Scalar) -> Condition:
     """A constant of the source."""
     return Condition("literal", value=value)

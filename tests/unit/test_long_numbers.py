@@ -16,6 +16,8 @@ from ppscope.records import Server
 from ppscope.session.settings import version_of
 from ppscope.sources.burst_files import rank_of
 from ppscope.sources.burst_plan import parse_version
+from ppscope.sources.rules import read_rules
+from ppscope.sources.rules_model import RuleBook
 from ppscope.sources.server_keys import Keys
 from ppscope.sources.server_log_lines import parse_line as parse_log_line
 from ppscope.sources.server_worker import Desk
@@ -87,3 +89,18 @@ def test_metadata_of_the_wrong_type_names_no_device(hostile: object, tmp_path: P
         for value in (hostile, [hostile], [{"id": hostile, "name": hostile, "pg_config": hostile}], {"rank": hostile}):
             path.write_bytes(msgspec.json.encode({**text, key: value}))
             analyse_file(path)
+
+
+@pytest.mark.parametrize(
+    "value", ["10**40", str(2**63), str(-(2**63) - 1), str(2**64), r'"\ud800"', "1e400", "-5", '"é"']
+)
+def test_a_value_in_sglangs_source_that_no_stream_holds_is_left_out(tmp_path: Path, value: str) -> None:
+    text = f"class ServerArgs:\n    disable_cuda_graph: bool = False\n    pp_size: int = {value}\n\n    def __post_init__(self):\n"
+    text += f"        if self.pp_size == {value}:\n            self.disable_cuda_graph = True\n"
+    folder = tmp_path / "sglang"
+    (folder / "srt").mkdir(parents=True)
+    (folder / "srt" / "server_args.py").write_text(text, encoding="utf-8")
+    book = read_rules(folder)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(book), type=RuleBook) == book
+    assert ("pp_size" in book.defaults) == (value in ("1e400", "-5", '"é"'))
+    assert len([rule for rule in book.rules if rule.kind != "flag"]) == 1
