@@ -127,6 +127,11 @@ def _redact_named(
     done = 0
     at = 0
     while (name := head.search(text, at)) is not None:
+        if not sensitive(
+            name[1], None
+        ):  # nor with any value; looking for each one's end would take a long text's square
+            at = name.end(1)
+            continue
         at = name.end()
         value = tail.match(text, at)
         if value is None:

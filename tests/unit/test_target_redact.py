@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppscope.target import redact
 from ppscope.target.redact import MARKER, redact_argv, redact_mapping, redact_text
 
 SECRET = "Zq7-planted_SECRET.v4lue"
@@ -129,3 +131,28 @@ def test_any_text_can_be_redacted_twice(text: str) -> None:
     once = redact_text(text)
     assert redact_text(once) == once or MARKER in once
     redact_argv(text.split(" "))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["http://a:b@c/", "a:b", "--flag=", "key: ", "token=1,", "'a':", "sk-", "Bearer ", "a=b&", "authorization: "],
+)
+def test_a_long_text_takes_no_square_of_its_length(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends that are looked for, added up, stay within a few times the text: counted, not timed."""
+    looked = 0
+
+    class Tail:
+        def __init__(self, inner: re.Pattern[str]) -> None:
+            self.inner = inner
+
+        def match(self, text: str, at: int) -> re.Match[str] | None:
+            nonlocal looked
+            found = self.inner.match(text, at)
+            looked += 0 if found is None else found.end() - found.start()
+            return found
+
+    for name in ("_FLAG_VALUE", "_PAIR_VALUE"):
+        monkeypatch.setattr(redact, name, Tail(getattr(redact, name)))
+    text = piece * 3000
+    redact_text(text)
+    assert looked <= 4 * len(text)
