@@ -127,9 +127,8 @@ def _redact_named(
     done = 0
     at = 0
     while (name := head.search(text, at)) is not None:
-        if not sensitive(
-            name[1], None
-        ):  # nor with any value; looking for each one's end would take a long text's square
+        if not sensitive(name[1], None):
+            # Not with any value either: looking for where each of them ends would take the square of a long text.
             at = name.end(1)
             continue
         at = name.end()
