@@ -16,7 +16,7 @@ COMPLAINTS = (
 
 
 def test_every_row_names_a_test_that_exists() -> None:
-    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8").partition("\n## Nearly real input")[0]
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| fault", "|---"))]
     names = ROW.findall(text)
     assert len(rows) == len(names) > 30
