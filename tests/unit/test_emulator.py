@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import re
+import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -28,6 +29,7 @@ from ppscope.emulator.scenarios import MODEL_LAYERS, POWER_LIMIT_W, SCENARIOS
 from ppscope.emulator.server_info import loads, server_info
 from ppscope.emulator.srt.managers.emulated_load import Load
 from ppscope.emulator.srt.model_executor.model_runner import forward_stacks, stage_layers
+from ppscope.emulator.torch._ops import burn
 from ppscope.trace.callers import find_callers
 
 MS = 1_000_000
@@ -61,6 +63,12 @@ def test_options_survive_the_private_folder(tmp_path: Path) -> None:
         ("throttled", 8, 64, True, False),
         ("spinning", 4, 4, True, False),
         ("idle", 0, 0, True, False),
+        ("slow-links", 8, 64, True, False),
+        ("late-sync", 8, 64, True, False),
+        ("busy-host", 8, 64, True, False),
+        ("unpadded", 8, 88, False, False),
+        ("leaky", 8, 64, True, False),
+        ("blocked", 0, 0, True, False),
     ],
 )
 def test_a_scenario_is_its_story(
@@ -153,6 +161,32 @@ def test_the_gpu_clock_is_one_queue(
     for kinds in ({"graph", "eager", "stray"}, {"recv"}):
         stream = [work for work in gpu.trace if work.kind in kinds]
         assert all(first.end_ns <= second.start_ns for first, second in pairwise(stream))
+
+
+def test_a_slow_link_and_a_late_last_stage_take_their_time(tmp_path: Path) -> None:
+    """A message takes its share of the links' time; outputs reach the last stage alone behind the batch it just launched."""
+    board = make_board(tmp_path, 8)
+    for pp_rank in (0, 7):
+        slow, late = (GpuTimeline(SCENARIOS[name], pp_rank, 8, board, pp_rank) for name in ("slow-links", "late-sync"))
+        now = time.monotonic_ns()
+        assert slow.receive(now, 6) - now >= SCENARIOS["slow-links"].transfer_ms / 8 * MS
+        launched = late.compute(replayed=True, host_start_ns=now, host_end_ns=now + 50 * MS)
+        assert (late.receive_output(now, 6) >= launched) is (pp_rank == 7)
+
+
+def test_a_busy_host_burns_and_a_blocked_queue_admits_nobody(tmp_path: Path) -> None:
+    began = time.thread_time_ns()
+    burn(20)
+    assert time.thread_time_ns() - began >= 20 * MS
+    stuck = Load(SCENARIOS["blocked"], 4).stuck()
+    assert len(stuck) == SCENARIOS["blocked"].stuck
+    board = make_board(tmp_path)
+    board.set(0, "queued", len(stuck))
+    options = make_options(tmp_path, "blocked", pp_size=4)
+    assert loads(options, board)["loads"][0]["num_waiting_reqs"] == len(stuck)
+    assert 'sglang:num_queue_reqs{engine_type="unified"' in metrics_page(options, board)
+    info = server_info(options, board, "", 1.0)
+    assert (info["max_running_requests"], info["internal_states"][0]["pp_max_micro_batch_size"]) == (1, 1)
 
 
 @pytest.mark.parametrize(("kind", "file"), [("graph", "decode_cuda_graph_runner.py"), ("eager", "deepseek_v2.py")])
