@@ -262,3 +262,16 @@ def test_a_document_of_another_form_is_refused(data: st.DataObject) -> None:
         session.screen()
         for key in session.states:
             session.spans(key, *session.extent())
+
+
+def exact_page(seconds: int) -> int:
+    """Bytes of a page of eight stages with a thousand exact spans a second each, sampled besides."""
+    records = head(8)
+    for at in range(seconds):
+        records += [*probe_second(at, 8, 1000), *second(at, 8)]
+    return len(page(build(records)))
+
+
+def test_a_minute_of_exact_spans_of_eight_stages_stays_under_three_megabytes() -> None:
+    short, longer = exact_page(4), exact_page(10)
+    assert longer + 50 * (longer - short) / 6 < 3_000_000

@@ -14,7 +14,7 @@ function compareTable(comparison) {
     class: row.verdict === "better" ? "good" : row.verdict === "worse" ? "bad" : "",
     cells: [isolated(row.name), figure(row.before, row.unit), figure(row.after, row.unit), known(row.ratio) ? "×" + row.ratio.toFixed(2) : NONE, row.verdict !== "same" ? row.verdict || "" : known(row.noise) ? `same (swings by ±${(row.noise * 100).toFixed(0)} %)` : "same (too few samples to tell)"],
   }));
-  return section("figures", "Before and after", "", table(columns, rows, "Figures before and after"));
+  return section("figures", "Before and after", "Means over each window. Busy: the stage computes. Host works: its scheduler thread does anything but wait.", table(columns, rows, "Figures before and after"));
 }
 
 function compareFindings(comparison) {
