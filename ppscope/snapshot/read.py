@@ -37,8 +37,6 @@ class Opened(msgspec.Struct, frozen=True):
     document: dict[str, object] | None
     """The embedded data of a snapshot; None for a recording."""
     damage: str = ""
-    parts: int = 1
-    """Files that the recording lies in."""
 
     @property
     def records(self) -> list[AnyRecord]:
@@ -82,7 +80,7 @@ def _recording(path: Path) -> Opened:
     _check_schema(path, index.hello)
     if not index.servers:
         raise UnreadableFile(f"{named(path)} is cut before it says what server it shows")
-    return Opened(path, index, None, "; ".join(damages), len(files))
+    return Opened(path, index, None, "; ".join(damages))
 
 
 def _earlier(path: Path) -> list[Path]:
