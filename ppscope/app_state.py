@@ -75,9 +75,10 @@ class State:
     @property
     def history(self) -> LoadHistory:
         """Load once a second."""
-        if not self._history:
+        rows = self.screen.load_history or self._history
+        if not rows:
             return LoadHistory()
-        tokens, running, queued = zip(*self._history, strict=True)
+        tokens, running, queued = zip(*rows, strict=True)
         return LoadHistory(tokens, running, queued)
 
     def where(self, width: int) -> Where:

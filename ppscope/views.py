@@ -319,3 +319,5 @@ class Screen(Value, frozen=True):
     settings: tuple[SettingRow, ...] = ()
     launches: tuple[LaunchRow, ...] = ()
     burst: BurstProgress | None = None
+    load_history: tuple[tuple[float | None, float | None, float | None], ...] = ()
+    """Tokens a second, running and queued requests once a second up to then, of a recording; a live one's are remembered as they come."""

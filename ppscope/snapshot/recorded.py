@@ -8,7 +8,7 @@ import msgspec
 
 from ppscope.collect.client import RecordedStream
 from ppscope.diagnose.findings import judge, merge
-from ppscope.records import AnyRecord, End
+from ppscope.records import AnyRecord, End, LoadSample
 from ppscope.session import Session
 from ppscope.session.evidence import gather
 from ppscope.session.interned import Interned
@@ -16,6 +16,8 @@ from ppscope.snapshot.nogc import no_collection
 from ppscope.views import Finding, Screen
 
 JUDGED_NS = 60_000_000_000
+_SECOND = 1_000_000_000
+_HISTORY_S = 600
 
 
 class RecordedSession(Session):
@@ -29,6 +31,8 @@ class RecordedSession(Session):
         if interned is not None:
             self.interned = interned
         self._verdicts: tuple[Finding, ...] = ()
+        self._history: list[tuple[float | None, float | None, float | None]] = []
+        self._history_ns = 0
 
     def poll(self) -> bool:
         """Take in the records."""
@@ -36,7 +40,15 @@ class RecordedSession(Session):
         with no_collection():
             for record in news:
                 self._take(record)
+                if isinstance(record, LoadSample):
+                    self._remember_load(record.at_ns)
         return bool(news)
+
+    def _remember_load(self, at_ns: int) -> None:
+        if at_ns - self._history_ns >= _SECOND:
+            load = self.load.view(at_ns, self.settings.integer("decode_log_interval"))
+            self._history.append((load.tokens_per_s, load.running, load.queued))
+            self._history_ns = at_ns
 
     def judge(self) -> None:
         """Work out the findings."""
@@ -47,7 +59,8 @@ class RecordedSession(Session):
 
     def screen(self) -> Screen:
         """Everything the main screen draws."""
-        return msgspec.structs.replace(super().screen(), findings=self._verdicts)
+        history = tuple(self._history[-_HISTORY_S:])
+        return msgspec.structs.replace(super().screen(), findings=self._verdicts, load_history=history)
 
 
 def session_of(records: Iterable[AnyRecord], interned: Interned | None = None) -> RecordedSession:

@@ -130,6 +130,9 @@ def test_figures_follow_once_the_lanes_rest(feed: RecordingFeed, minute: int) ->
     assert screen.header.load.tokens_per_s == pytest.approx(minute - 1, abs=0.01)
     assert screen.stages[0].power_w == pytest.approx(80 + minute - 1)
     assert [finding.id for finding in screen.findings].count("graphs.disabled_by_flag") == 1
+    tokens = [row[0] for row in screen.load_history]
+    assert len(tokens) > 55
+    assert set(tokens) <= {minute - 2, minute - 1}, "of the minute before"
     assert feed.stacks(RankKey(0, 0, 0), 10.0)[0].seconds == pytest.approx(10, abs=2)
 
 
