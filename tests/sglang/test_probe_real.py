@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -13,13 +14,19 @@ import pytest
 
 from ppscope.collect.client import CollectorProcess
 from ppscope.probe import layout
-from ppscope.records import AnyRecord, ProbeSpans, SourceStatus
+from ppscope.records import AnyRecord, Burst, BurstRank, BurstStatus, ProbeSpans, RankKey, SourceStatus
 from ppscope.session import Session
-from tests.sglang.server import ServerSpec, SglangServer
+from tests.sglang.server import ServerSpec, SglangServer, running
+from tests.shared import KIT
 from tests.terminal.terminal import PPSCOPE
 
 PREFIX = f"{PPSCOPE} launch --"
-SERVERS = [ServerSpec("0.5.23", 2, launch_prefix=PREFIX), ServerSpec("0.5.11", 2, launch_prefix=PREFIX)]
+SERVERS = [
+    ServerSpec("0.5.23", 4, launch_prefix=PREFIX),
+    ServerSpec("0.5.23", 2, 2, launch_prefix=PREFIX),
+    ServerSpec("0.5.11", 2, launch_prefix=PREFIX),
+]
+ROUNDS = 3
 SECONDS = 10.0
 LOG_INTERVAL = 20
 PREFILL = re.compile(r" PP(\d)[^]]*\] Prefill batch.*?#new-seq: (\d+), #new-token: (\d+)")
@@ -35,22 +42,39 @@ class Exact:
         self.stream = CollectorProcess(["--pid", str(pid)])
         self.records: list[ProbeSpans] = []
         self.states: list[SourceStatus] = []
+        self.bursts: list[BurstStatus | BurstRank] = []
         drain = self.stream.drain
 
         def keep() -> list[AnyRecord]:
             arrived = drain()
             self.records += [record for record in arrived if isinstance(record, ProbeSpans)]
+            self.bursts += [record for record in arrived if isinstance(record, BurstStatus | BurstRank)]
             self.states += [r for r in arrived if isinstance(r, SourceStatus) and r.name == "probe"]
             return arrived
 
         self.stream.drain = keep  # type: ignore[method-assign]
         self.session = Session(self.stream)
 
-    def watch(self, seconds: float) -> None:
+    def watch(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not until():
             self.stream.wait(0.2)
             self.session.poll()
+
+    def burst_over(self) -> bool:
+        return any(isinstance(said, BurstStatus) and said.state in ("done", "failed") for said in self.bursts)
+
+    def launches(self, rank: RankKey) -> list[tuple[int, int, str, int]]:
+        """(start, end, mode, requests) of each batch that a rank launched, in order."""
+        return [
+            (start, end, layout.MODES[mode], size)
+            for record in self.records
+            if record.rank == rank
+            for kind, start, end, mode, size in zip(
+                record.kinds, record.starts_ns, record.ends_ns, record.modes, record.batch_sizes, strict=True
+            )
+            if kind == layout.LAUNCH
+        ]
 
     def rows(self, stage: int, kind: int, mode: str = "", tp: int = 0) -> list[Launch]:
         """Batches of the spans of a kind on a rank, in order."""
@@ -82,7 +106,7 @@ def exact(sglang_server: SglangServer) -> Iterator[Exact]:
 
 
 @pytest.mark.parametrize(
-    "sglang_server", SERVERS, indirect=True, ids=lambda spec: f"{spec.version}-pp{spec.pp}", scope="module"
+    "sglang_server", SERVERS, indirect=True, ids=lambda spec: f"{spec.version}-pp{spec.pp}-tp{spec.tp}", scope="module"
 )
 class TestProbe:
     def test_attach_is_exact(self, sglang_server: SglangServer, exact: Exact) -> None:
@@ -154,6 +178,36 @@ class TestProbe:
             fits = [c for c in range(LOG_INTERVAL) if decodes[c::LOG_INTERVAL][: len(sizes)] == sizes]
             assert fits, (sizes, decodes)
 
+    def test_a_burst_tells_the_same_batches_at_the_same_times(self, sglang_server: SglangServer) -> None:
+        spec = sglang_server.spec
+        view = Exact(sglang_server.pid)
+        try:
+            with sglang_server.load(4, 18, 64):
+                view.watch(3)
+                view.stream.send(Burst(ROUNDS))
+                view.watch(60, until=view.burst_over)
+                view.watch(1)
+            ranks = [said for said in view.bursts if isinstance(said, BurstRank)]
+            assert len(ranks) == spec.pp * spec.tp, view.bursts
+            for traced in ranks:
+                steps = [step for step in traced.steps if step.mode in ("DECODE", "EXTEND")]
+                assert len(steps) >= ROUNDS * spec.pp - 1
+                timed = view.launches(traced.rank)
+                # Each step of the profile is one launch of the probe, by clock: the same order, mode and size.
+                meant = [
+                    [
+                        at
+                        for at, launch in enumerate(timed)
+                        if launch[0] <= (step.start_ns + step.end_ns) // 2 < launch[1]
+                    ]
+                    for step in steps
+                ]
+                first = meant[0][0]
+                assert meant == [[first + i] for i in range(len(steps))], (traced.rank, meant)
+                assert [(step.mode, step.batch_size) for step in steps] == [timed[at][2:] for (at,) in meant]
+        finally:
+            view.session.close()
+
     def test_a_killed_view_is_no_trouble_for_the_next(self, sglang_server: SglangServer) -> None:
         children: list[psutil.Process] = []
         for killed in (True, False):
@@ -171,3 +225,36 @@ class TestProbe:
         assert sglang_server.recipe("ask"), "and the server answers"
         # What a killed collector had started (py-spy) ends by itself.
         assert psutil.wait_procs(children, timeout=5)[1] == []
+
+
+def rings() -> set[int]:
+    """Pids that rings of this user are named after."""
+    return {int(path.name.split("-")[2]) for path in Path(f"/dev/shm/ppscope-{os.getuid()}").glob("ring-*")}
+
+
+def test_a_killed_server_leaves_nothing_that_the_next_start_trips_over() -> None:
+    """Both ends die without a goodbye; the next server clears what is left, and is exact again."""
+    if not KIT.is_file():
+        pytest.skip("../shared/sglang-cpu (the kit that runs SGLang on CPU) is not here")
+    spec = ServerSpec("0.5.23", 2, launch_prefix=PREFIX)
+    with running(spec) as server:
+        view = Exact(server.pid)
+        try:
+            view.watch(3)
+            assert view.states[-1].state == "ok"
+            pids = set(server.pids())
+            old = rings() & pids
+            assert len(old) == 2
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            psutil.Process(view.stream.pid).kill()
+        finally:
+            view.session.close()
+    with running(spec) as server:
+        view = Exact(server.pid)
+        try:
+            view.watch(3)
+            assert [(status.state, status.message) for status in view.states][-1] == ("ok", "exact host spans")
+            assert rings() & old == set()
+        finally:
+            view.session.close()
