@@ -13,6 +13,7 @@ from ppscope.diagnose.check_report import CheckReport, to_json
 from ppscope.diagnose.check_text import render
 from ppscope.diagnose.findings import judge
 from ppscope.diagnose.occupancy import ENOUGH, GOOD, likely
+from ppscope.diagnose.queue import BLOCKED_S
 from ppscope.records import End
 from ppscope.session import Session
 from ppscope.session.dumping import burst
@@ -35,6 +36,7 @@ _WANTED = {
     "settings": "the server's settings, which it did not answer",
     "stacks": "stacks",
     "slots": "samples enough to tell the slots in use",
+    "load": "readings enough of the load",
     "rules": "the rules of the installed SGLang",
 }
 
@@ -111,11 +113,21 @@ def missing(session: Session) -> set[str]:
         lacks.update(() if blind(session) else ("stacks",))
     elif active and server.pp_size > 1 and slots is not None and not _enough(session.occupancy(now)):
         lacks.add("slots")
+    if _load_is_open(session, now, active):
+        lacks.add("load")
     decode, _ = session.settings.graphs(session.load.recent_batches(now), now)
     explained = session.rules.book is not None or bool(session.rules.problem) or server.emulated
     if active and decode.resolved == "off" and not explained:
         lacks.add("rules")
     return lacks
+
+
+def _load_is_open(session: Session, now_ns: int, active: bool | None) -> bool:
+    """Whether a few readings more would tell if requests are too few, or blocked in the queue."""
+    if active:
+        return session.load.in_flight(now_ns) is not None and session.load.in_flight_most(now_ns) is None
+    since = session.load.queued_since(now_ns)
+    return since is not None and now_ns - since < BLOCKED_S * 1e9
 
 
 def _enough(found: Occupancy) -> bool:
