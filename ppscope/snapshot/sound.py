@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from operator import le
+from typing import get_args
+
+import msgspec
 
 from ppscope.records import AnyRecord, BurstRank, HostSamples, LoopSample, ProbeSpans, StackSpans
 from ppscope.snapshot.window import POINTS, time_of
@@ -12,13 +15,23 @@ from ppscope.snapshot.window import POINTS, time_of
 _FAR_NS = 2**62
 _LONGEST_NS = 86_400 * 1_000_000_000
 """No record speaks of more than a day: sums over seconds would be added up for ever."""
+_LARGEST = 1e18
+_FIGURES: dict[type, tuple[str, ...]] = {
+    kind: tuple(field.name for field in msgspec.structs.fields(kind) if float in (field.type, *get_args(field.type)))
+    for kind in get_args(AnyRecord)
+}
+"""Fields of each record that hold a float: what is shown of them is rounded, which no infinity can be."""
 
 
 def is_sound(record: AnyRecord) -> bool:
-    """False for times out of range, spans that end before they begin or go back, and columns of different lengths."""
+    """False for times and figures out of range, spans that end before they begin or go back, and columns of different lengths."""
     at_ns = time_of(record)
     if at_ns is not None and not -_FAR_NS < at_ns < _FAR_NS:
         return False
+    for name in _FIGURES[type(record)]:
+        value = getattr(record, name)
+        if value is not None and not -_LARGEST < value < _LARGEST:  # nor is it a number at all
+            return False
     if isinstance(record, POINTS):
         return True
     if isinstance(record, StackSpans):
