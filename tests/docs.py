@@ -128,8 +128,8 @@ def manual() -> str:
         ".SH SHELL COMPLETION",
         roff("Tab completes commands, flags, files, and the pids of the servers that run, after:"),
     ]
-    for shell, command in COMPLETION:
-        lines += [".TP", f"\\fB{roff(shell)}\\fR", roff(command)]
+    for shell, line in COMPLETION:
+        lines += [".TP", f"\\fB{roff(shell)}\\fR", roff(line)]
     return "\n".join(lines) + "\n"
 
 
