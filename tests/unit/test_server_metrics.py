@@ -226,6 +226,6 @@ def test_a_count_that_is_none_is_unknown_and_can_be_sent(value: float) -> None:
     for load in LoadMeter().update(page, 0, 1):
         encode(load)
         assert (load.running, load.queued) == (None, None)
-    load = from_loads([{"num_running_reqs": value, "num_waiting_reqs": value}] * 2, 1, 1)
-    assert load is not None
-    assert (load.running, load.queued) == (None, None)
+    told = from_loads([{"num_running_reqs": value, "num_waiting_reqs": value}] * 2, 1, 1)
+    assert told is not None
+    assert (told.running, told.queued) == (None, None)
