@@ -70,10 +70,13 @@ class Terminal:
                 return
             if not data:
                 return
-            with self._lock:
-                self.received += len(data)
-                self.raw += data
-                self._stream.feed(data)
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        with self._lock:
+            self.received += len(data)
+            self.raw += data
+            self._stream.feed(data)
 
     @property
     def text(self) -> str:
