@@ -1,4 +1,4 @@
-"""Before and after on the real SGLang: the default, which is serial, against --pp-max-micro-batch-size 2, under eight clients."""
+"""Before and after on the real SGLang: the default, which is serial, against pp_max_micro_batch_size 2, under the same requests."""
 
 from __future__ import annotations
 
@@ -10,39 +10,37 @@ from typing import Any
 
 from ppscope.snapshot.page_data import extract
 from tests.browser.chromium import BINARY, Chromium
+from tests.sglang.batches import batches_of, post
 from tests.sglang.server import ServerSpec, SglangServer, running
 from tests.shared import needs_kit
 from tests.terminal.terminal import PPSCOPE
 
 pytestmark = needs_kit
 
-PP = 2
+PP = 4
+PROMPTS = 8
 SECONDS = 20
-CLIENTS = 8
 
 
 def run(*arguments: str | Path | int) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PPSCOPE, *map(str, arguments)], capture_output=True, text=True, timeout=180, check=False)
 
 
-def seen(spec: ServerSpec, file: Path) -> dict[str, Any]:
-    """A snapshot of a server under load; its document."""
-    with running(spec) as server:
-        return snapshot_under_load(server, file)
-
-
-def snapshot_under_load(server: SglangServer, file: Path) -> dict[str, Any]:
-    with server.load(clients=CLIENTS, seconds=3 * SECONDS + 12, tokens=128):
-        time.sleep(6)
+def seen(server: SglangServer, file: Path) -> dict[str, Any]:
+    """A snapshot of the server under load; its document."""
+    with batches_of(server, PROMPTS):
+        time.sleep(3)
         result = run("snapshot", server.pid, "-o", file, "--seconds", SECONDS)
     assert result.returncode == 0, result.stderr
     return extract(file.read_bytes())
 
 
-def test_serial_against_small_micro_batches(tmp_path: Path) -> None:
+def test_serial_against_two_requests_a_slot(tmp_path: Path) -> None:
     files = tmp_path / "before.html", tmp_path / "after.html"
-    before = seen(ServerSpec(pp=PP), files[0])
-    after = seen(ServerSpec(pp=PP, extra="--pp-max-micro-batch-size 2"), files[1])
+    with running(ServerSpec(pp=PP)) as server:
+        before = seen(server, files[0])
+        post(server, "/set_internal_state", {"server_args": {"pp_max_micro_batch_size": 2}})
+        after = seen(server, files[1])
     for document in (before, after):
         assert {tuple(track["rank"]) for track in document["tracks"]} == {(0, stage, 0) for stage in range(PP)}
         assert document["view"]["server"]["version"] == "0.5.23"
@@ -50,13 +48,17 @@ def test_serial_against_small_micro_batches(tmp_path: Path) -> None:
     result = run("compare", *files, "--json")
     compared = json.loads(result.stdout)
     assert compared["comparable"], compared["refused"]
-    assert {"name": "pp_max_micro_batch_size", "before": setting(before), "after": "2"} in compared["settings"]
-    slots = next(figure for figure in compared["figures"] if figure["name"] == "micro-batch slots in use")
-    assert slots["after"] is not None
-    assert slots["before"] is None or slots["after"] >= slots["before"] - 0.3
-    assert slots["after"] > 1.6, "two slots are in use once none takes all requests"
+    assert compared["settings"] == [{"name": "pp_max_micro_batch_size", "before": setting(before), "after": "2"}]
+    assert "pipeline.serial" in {finding["id"] for finding in compared["findings"]["resolved"]}
+    figures = {figure["name"]: figure for figure in compared["figures"]}
+    slots = figures["micro-batch slots in use"]
+    assert slots["before"] <= 2.3
+    assert slots["after"] > slots["before"] + 0.5
+    assert slots["verdict"] == "better"
+    assert figures["throughput"]["before"] > 0
+    assert figures["throughput"]["after"] > 0
     said = run("compare", *files).stdout
-    assert "pp_max_micro_batch_size" in said
+    assert "resolved: pipeline.serial (it advised pp_max_micro_batch_size, which is 2 now)" in said
     if BINARY is not None:
         page = tmp_path / "compared.html"
         assert run("compare", *files, "-o", page).returncode in (0, 1)

@@ -1,79 +1,30 @@
-"""record, open, snapshot, compare and export as a user runs them, against the emulator; and secrets that must not get out."""
+"""record, open, snapshot, compare and export as a user runs them, against the emulator."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
 
 from ppscope import emulator
 from ppscope.records import Server
-from ppscope.snapshot.page_data import extract
 from ppscope.snapshot.read import read_file
+from tests.terminal.planted import Planted, planted_server
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
-
-SECRETS = {
-    "api_key": "planted-api-4f1c9a",
-    "admin": "planted-admin-77d0e2",
-    "token": "hf_plantedTOKEN0123456789",
-    "url": "planted-url-pass-1b2c",
-    "bearer": "planted-bearer-99ff",
-    "prompt": "planted prompt about my medical record",
-    "ssl": "planted-ssl-pass-3c3c",
-}
-FLAGS = (
-    "--api-key", SECRETS["api_key"], f"--admin-api-key={SECRETS['admin']}", "--ssl-keyfile-password", SECRETS["ssl"],
-    "--dist-init-addr", f"tcp://user:{SECRETS['url']}@10.0.0.1:5000",
-)  # fmt: skip
-LOG_LINES = (
-    f"[2026-01-01 00:00:00 PP0] Error: request failed, api_key={SECRETS['api_key']} Authorization: Bearer {SECRETS['bearer']}",
-    f"[2026-01-01 00:00:00 PP0] Receive: obj=GenerateReqInput(text='{SECRETS['prompt']}', rid=1)",
-    f'[2026-01-01 00:00:00 PP0] Scheduler hit an exception: prompt="{SECRETS["prompt"]}"',
-)
-
-
-class Planted(NamedTuple):
-    """An emulated server with secrets in its command line, environment and log."""
-
-    pid: int
-    folder: Path
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Planted]:
-    program = (
-        "import runpy, sys\n"
-        "from ppscope.emulator.options import Options\n"
-        "plain = Options.server_argv\n"
-        f"Options.server_argv = lambda self: plain(self) + {list(FLAGS)!r}\n"
-        "sys.argv = ['ppscope.emulator', '--scenario', 'serial', '--pp', '4', '--die-with-parent', '--seconds', '300']\n"
-        "runpy.run_module('ppscope.emulator', run_name='__main__')\n"
-    )
-    environment = {**os.environ, "HF_TOKEN": SECRETS["token"], "SGLANG_API_KEY": SECRETS["api_key"]}
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert process.stdout is not None
-    ready = ""
-    while not ready.startswith("ready"):
-        ready = process.stdout.readline()
-        assert ready
-    found = re.search(r"pid=(\d+) .*folder=(\S+)", ready)
-    assert found
-    yield Planted(int(found[1]), Path(found[2]))
-    process.terminate()
-    process.wait(20)
+    with planted_server() as planted:
+        yield planted
 
 
 def run(*arguments: str | Path | int, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -98,8 +49,7 @@ def files(server: Planted, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
         text=True,
     )
     time.sleep(2)
-    with (server.folder / "server.log").open("a") as log:
-        log.write("".join(line + "\n" for line in LOG_LINES))
+    server.log_secrets()
     said = process.communicate(timeout=40)[0]
     assert process.returncode == 0, said
     result = run("snapshot", server.pid, "-o", folder / "s.html", "--seconds", "4")
@@ -121,34 +71,6 @@ def test_recording_and_snapshot_are_private_and_show_the_server(files: tuple[Pat
         }
         assert {tuple(track["rank"]) for track in document["tracks"]} == {(0, stage, 0) for stage in range(4)}
     assert sorted(path.name for path in files[0].parent.iterdir()) == ["r.pps", "s.html"]
-
-
-def test_no_planted_secret_gets_out(server: Planted, files: tuple[Path, Path, str]) -> None:
-    recording_, snapshot, said = files
-    assert any(SECRETS["api_key"] in word for word in psutil.Process(server.pid).cmdline()), (
-        "the secrets are there to be seen"
-    )
-    shown = [said, snapshot.read_text(), json.dumps(extract(snapshot.read_bytes()))]
-    shown += [run("check", server.pid, "--json", "--seconds", "1").stdout, run("open", recording_, "--json").stdout]
-    shown += [
-        run("export", recording_, "--to", kind).stdout
-        for kind in ("perfetto", "speedscope", "folded", "gpu-csv", "gpu-json")
-    ]
-    blobs = [recording_.read_bytes(), *(text.encode() for text in shown)]
-    for name, secret in SECRETS.items():
-        assert not [number for number, blob in enumerate(blobs) if secret.encode() in blob], name
-    assert "--api-key" in shown[2]
-    assert "«redacted»" in json.loads(run("open", recording_, "--json").stdout)["view"]["server"]["launch_command"]
-
-
-def test_redacted_paths(server: Planted, files: tuple[Path, Path, str], tmp_path: Path) -> None:
-    plain = run("open", files[0], "--json").stdout
-    short = run("open", files[0], "--json", "--redact-paths").stdout
-    assert str(server.folder) in plain
-    assert str(server.folder) not in short
-    assert str(Path(sys.executable).parent) not in short
-    assert run("record", server.pid, "-o", tmp_path / "p.pps", "--seconds", "1", "--redact-paths").returncode == 0
-    assert str(server.folder).encode() not in (tmp_path / "p.pps").read_bytes()
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["recording", "snapshot"])
