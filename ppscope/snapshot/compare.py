@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -33,11 +33,14 @@ class _Kind(NamedTuple):
 
 
 _SLOTS = "micro-batch slots in use"
+_AT_WORK = "hosts working at once"
 _FIGURES = (
     _Kind("throughput", "tok/s", True, NOISE, lambda m: m.tokens_per_s),
     _Kind("step time", "ms", False, NOISE, lambda m: m.step_ms),
     _Kind(_SLOTS, "", True, SAMPLED_NOISE, lambda m: m.occupied),
-    _Kind("hosts working at once", "", None, SAMPLED_NOISE, lambda m: m.stages_at_work),
+    _Kind("requests in a pass", "", None, SAMPLED_NOISE, lambda m: m.pass_requests),
+    _Kind("passes of a stage", "/s", None, SAMPLED_NOISE, lambda m: m.passes_per_s),
+    _Kind(_AT_WORK, "", None, SAMPLED_NOISE, lambda m: m.stages_at_work),
     _Kind("bubble", "share", False, NOISE, lambda m: m.bubble),
     _Kind("eager launches per step", "", False, NOISE, lambda m: m.eager_per_step),
     _Kind("power per GPU", "W", None, NOISE, lambda m: m.power_w),
@@ -52,12 +55,15 @@ def compare_documents(before: Json, after: Json, names: tuple[str, str]) -> Comp
     refused = tuple(_refusals(before["view"], after["view"], one, other))
     short = min(document["window"]["seconds"] for document in (before, after)) < SHORT_S
     kinds = [kind._replace(noise=max(kind.noise, SHORT_NOISE)) for kind in _FIGURES] if short else _FIGURES
-    slots = {view["occupancy"]["slots"] for view in (before["view"], after["view"])}
-    if len(slots) == 1 and None not in slots:
-        kinds = [kind._replace(unit=f"of {min(slots)}") if kind.name == _SLOTS else kind for kind in kinds]
+    wholes = {
+        _SLOTS: [view["occupancy"]["slots"] for view in (before["view"], after["view"])],
+        _AT_WORK: [len(view["stages"]) for view in (before["view"], after["view"])],
+    }
+    kinds = [_of_how_many(kind, wholes.get(kind.name, [])) for kind in kinds]
     figures = [_figure(kind, kind.read(one), kind.read(other), not refused) for kind in kinds]
     figures = [_told_apart(figure, one, other) for figure in figures]
-    figures[4:4] = _stage_figures(one, other, not refused)
+    at = [figure.name for figure in figures].index(_AT_WORK) + 1
+    figures[at:at] = _stage_figures(one, other, not refused)
     for kind in ("decode", "prefill"):
         states = [
             view["graphs"][kind]["observed"] or view["graphs"][kind]["resolved"]
@@ -81,6 +87,11 @@ def compare_documents(before: Json, after: Json, names: tuple[str, str]) -> Comp
         summary=(),
     )
     return msgspec.structs.replace(comparison, summary=tuple(summarize(comparison, one, other)))
+
+
+def _of_how_many(kind: _Kind, wholes: Sequence[int | None]) -> _Kind:
+    same = len(set(wholes)) == 1 and wholes[0] is not None
+    return kind._replace(unit=f"of {wholes[0]}") if same else kind
 
 
 def _refusals(before: Json, after: Json, one: Measures, other: Measures) -> list[str]:

@@ -19,6 +19,23 @@ def _queue(before: Measures, after: Measures) -> str | None:
     return f"{after.queued:.0f} requests wait in the queue now{why}"
 
 
+def _passes(comparison: Comparison, before: Measures, after: Measures) -> str | None:
+    """Why throughput went where it did, once the requests are shared out over more slots or fewer."""
+    figures = {figure.name: figure for figure in comparison.figures}
+    throughput, slots = figures.get("throughput"), figures.get("micro-batch slots in use")
+    carried, made = (before.pass_requests, after.pass_requests), (before.passes_per_s, after.passes_per_s)
+    if slots is None or slots.verdict not in ("better", "worse") or not all(carried) or not all(made):
+        return None
+    line = (
+        f"a pass carries {after.pass_requests:.1f} requests instead of {before.pass_requests:.1f}, at {after.passes_per_s:.1f}"
+        f" passes a second instead of {before.passes_per_s:.1f}"
+    )
+    if throughput is None or throughput.verdict != "worse" or slots.verdict != "better":
+        return line
+    shared = "; the stages of a CPU server may share its cores" if after.device == "cpu" else ""
+    return f"{line}: too few more of them to make up for it{shared}"
+
+
 def summarize(comparison: Comparison, one: Measures, other: Measures) -> list[str]:
     """What changed and why, in a few lines."""
     if comparison.refused:
@@ -32,6 +49,8 @@ def summarize(comparison: Comparison, one: Measures, other: Measures) -> list[st
         lines.append(f"{figure.name} {change} (×{figure.ratio:.2f}, {figure.verdict})")
     if not moved:
         lines.append("no figure changed by more than it swings by itself")
+    if (passes := _passes(comparison, one, other)) is not None:
+        lines.append(passes)
     if (waiting := _queue(one, other)) is not None:
         lines.append(waiting)
     changes = [f"{row['name']} {_or_none(row['before'])} → {_or_none(row['after'])}" for row in comparison.settings]

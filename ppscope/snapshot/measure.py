@@ -39,11 +39,23 @@ class Measures(msgspec.Struct, frozen=True):
     busy: dict[str, float]
     host_work: dict[str, float]
     active: bool | None
+    device: str | None = None
 
     @property
     def requests(self) -> float | None:
         """Running and queued together; None when the running ones are not known."""
         return None if self.running is None else self.running + (self.queued or 0)
+
+    @property
+    def pass_requests(self) -> float | None:
+        """Requests that one forward pass of a stage carries: those that run, shared out over the slots in use."""
+        return self.running / self.occupied if self.running and self.occupied else None
+
+    @property
+    def passes_per_s(self) -> float | None:
+        """Forward passes of a stage a second; each gives every request that it carries a token."""
+        carried = self.pass_requests
+        return self.tokens_per_s / carried if self.tokens_per_s is not None and carried else None
 
 
 def measure(document: Json) -> Measures:
@@ -74,6 +86,7 @@ def measure(document: Json) -> Measures:
         busy=busy,
         host_work=host_work,
         active=any(phases.get(name) for phases in shares.values() for name in FORWARD) if shares else None,
+        device=view["server"].get("device"),
     )
 
 

@@ -57,7 +57,9 @@ def test_serial_against_two_requests_a_slot(tmp_path: Path) -> None:
     assert slots["verdict"] == "better"
     assert figures["throughput"]["before"] > 0
     assert figures["throughput"]["after"] > 0
+    assert figures["requests in a pass"]["after"] < figures["requests in a pass"]["before"]
     said = run("compare", *files).stdout
+    assert "a pass carries " in said
     assert "resolved: pipeline.serial (it advised pp_max_micro_batch_size, which is 2 now)" in said
     if BINARY is not None:
         page = tmp_path / "compared.html"

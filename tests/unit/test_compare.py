@@ -167,6 +167,20 @@ def test_slots_say_of_how_many() -> None:
     assert "micro-batch slots in use 1.00 of 4 → 4.00 of 4 (×4.00, better)" in said
 
 
+def test_what_the_passes_carry_says_why() -> None:
+    said = to_text(compare_documents(build(recording(8)), build(mended(recording(8))), ("", "")))
+    assert "a pass carries 2.0 requests instead of 8.0, at 24.0 passes a second instead of 3.0\n" in said
+    one, other = (
+        [msgspec.structs.replace(r, device="cpu") if isinstance(r, Server) else r for r in records]
+        for records in (recording(8), mended(recording(8)))
+    )
+    slower = [msgspec.structs.replace(r, tokens_per_s=12.0) if isinstance(r, LoadSample) else r for r in other]
+    said = to_text(compare_documents(build(one), build(slower), ("", "")))
+    why = "a pass carries 2.0 requests instead of 8.0, at 6.0 passes a second instead of 3.0: too few more of them to make up for it"
+    assert f"{why}; the stages of a CPU server may share its cores\n" in said
+    assert "a pass carries" not in to_text(compare_documents(build(one), build(one), ("", "")))
+
+
 def with_server(**changes: object) -> list[AnyRecord]:
     return [msgspec.structs.replace(r, **changes) if isinstance(r, Server) else r for r in recording(4)]
 
