@@ -56,6 +56,8 @@ function remedy(text) {
     const code = match[0].replaceAll("`", "");
     parts.push(el("code", { class: code.startsWith("curl") ? "block" : null }, isolated(code)), code.startsWith("curl") ? copyButton(code, "the command") : null);
     at = match.index + match[0].length;
+    // The command stands on a line of its own, and so does the full stop after it.
+    if (code.startsWith("curl")) at += /^[.\s]*/.exec(shown.slice(at))[0].length;
   }
   return [...parts, isolated(shown.slice(at))];
 }
