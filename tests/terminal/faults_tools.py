@@ -29,6 +29,14 @@ def attach(pid: int) -> Terminal:
     return Terminal([str(PPSCOPE), "attach", str(pid)])
 
 
+def take_successor(terminal: Terminal) -> None:
+    """Attach to the likeliest other server: `a`, and Enter where there are several to choose from."""
+    terminal.send("a")
+    said = terminal.wait_for(lambda text: "attaching to" in text or "the server is gone; attach to" in text)
+    if "attaching to" not in said:
+        terminal.send("\r")
+
+
 def leave(terminal: Terminal) -> None:
     """Quit, and see that nothing of it stays."""
     everything = terminal.descendants()

@@ -16,24 +16,16 @@ import pytest
 
 from ppscope import emulator
 from tests.fake_nvml import fake_nvml_env
+from tests.terminal.faults_tools import live, stage_lines, take_successor
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
 
-BARS = re.compile(r"[▁▂▃▄▅▆▇█╌┈░▒▓╎]")
+all_stages_live = live(8)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[emulator.EmulatedServer]:
     with emulator.start("serial", 8) as running:
         yield running
-
-
-def stage_lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if re.match(r"^[▸> ] +PP\d", line)]
-
-
-def all_stages_live(text: str) -> bool:
-    lines = stage_lines(text)
-    return len(lines) == 8 and all(BARS.search(line[60:]) for line in lines)
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -109,7 +101,7 @@ def test_the_target_ending_is_said_and_a_successor_offered() -> None:
         terminal.wait_for("gone")
         with emulator.start("healthy", 3) as second:
             terminal.wait_for(str(second.pid), timeout_s=20)
-            terminal.send("a\r")
+            take_successor(terminal)
             terminal.wait_for(lambda text: f"pid {second.pid}" in text and len(stage_lines(text)) == 3, timeout_s=20)
             terminal.send("q")
             assert terminal.wait() == 0

@@ -18,7 +18,17 @@ import pytest
 from ppscope import emulator, exits
 from ppscope.collect.client import RecordedStream
 from ppscope.sources.stacks_pyspy import find_pyspy
-from tests.terminal.faults_tools import STAGES, attach, collector_of, drawn, leave, live, pyspies, ranks_of
+from tests.terminal.faults_tools import (
+    STAGES,
+    attach,
+    collector_of,
+    drawn,
+    leave,
+    live,
+    pyspies,
+    ranks_of,
+    take_successor,
+)
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
 
 
@@ -105,7 +115,7 @@ def test_a_server_that_restarts_is_gone_and_its_successor_one_key_away() -> None
         terminal.wait_for("gone", timeout_s=30)
         restarting.wait_for("ready")
         terminal.wait_for(f"attach to {restarting.pid}", timeout_s=30)
-        terminal.send("a\r")
+        take_successor(terminal)
         terminal.wait_for(
             lambda text: f"pid {restarting.pid}" in text and "the server is gone" not in text, timeout_s=20
         )
