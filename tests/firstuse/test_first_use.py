@@ -83,7 +83,8 @@ def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pyt
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if fetched.returncode:
-        pytest.skip(f"no index to fetch the wheels from: {fetched.stderr.strip().splitlines()[-1]}")
+        why = fetched.stderr.strip().splitlines() or ["pip says nothing"]
+        pytest.skip(f"no index to fetch the wheels from: {why[-1]}")
     # From here on as the README says, on a box without network.
     subprocess.run([python, "-m", "venv", str(found.folder)], check=True)
     install = [str(found.folder / "bin" / "pip"), "install", "-q", "--no-index", "--find-links", "wheels", "ppscope"]
