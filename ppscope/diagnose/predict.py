@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from ppscope.diagnose import say
+from ppscope.diagnose.cpu_server import cpu_stage, message_s, slowed
 from ppscope.diagnose.evidence import Evidence, StageEvidence
 from ppscope.diagnose.layers import layer_cost
 from ppscope.diagnose.whatif import Change, Pipeline, Stage, spread, tokens_per_s
@@ -14,11 +14,7 @@ RANGE = 0.2
 NO_GAIN = 0.1
 TRUSTED = 0.5
 """The model of the present server must give its measured throughput to within this share, or nothing is predicted."""
-_MOST_CROWDED = 30.0
-_HALVINGS = 12
 _LAUNCH = ("replay", "eager", "graph_input", "prepare", "sample")
-_LAYERS = ("replay", "eager")
-"""What goes through the layers; on a CPU server the other launch phases take as long with fewer of them."""
 _HOST = ("schedule", "postprocess", "send")
 _EVERY_TURN = "intake"
 """What the loop does for an empty slot as well: were it laid on the few slots with a batch, spreading them would cost it anew."""
@@ -46,7 +42,7 @@ def predict(evidence: Evidence, change: Change) -> Prediction | None:
     if before is None or not now:
         return None
     if before.synchronous:
-        before = _slowed(before, now)
+        before = slowed(before, now)
     modelled = tokens_per_s(before)
     if not modelled or abs(modelled - now) > TRUSTED * now:
         return None
@@ -112,76 +108,23 @@ def present(evidence: Evidence) -> Pipeline | None:
     used = max(1, min(slots, round(occupied)))
     turns_per_s = passes_per_s * slots / used
     seen = [found for found in evidence.stages if found.dp == evidence.stages[0].dp]
-    stages = [
-        _stage(found, busy[found.pp] / passes_per_s, size, passes_per_s, turns_per_s, synchronous=synchronous)
-        for found in seen
-    ]
     if synchronous:
-        message_s = _message(seen, passes_per_s, turns_per_s)
-        stages = [made._replace(message_s=message_s) for made in stages]
+        each_s = message_s(seen, passes_per_s, turns_per_s)
+        made = [cpu_stage(found, busy[found.pp], size, passes_per_s, turns_per_s) for found in seen]
+        stages = [stage._replace(message_s=each_s) for stage in made]
+    else:
+        stages = [_stage(found, busy[found.pp] / passes_per_s, passes_per_s, turns_per_s) for found in seen]
     cores = {core for found in evidence.stages for rank in found.ranks for core in rank.cores} if synchronous else set()
     return Pipeline(
         tuple(stages), spread(max(round(size * used), used), slots, used), depth, synchronous, len(cores) or None
     )
 
 
-def _stage(
-    stage: StageEvidence, forward_s: float, size: float, passes_per_s: float, turns_per_s: float, *, synchronous: bool
-) -> Stage:
-    launch_s = 0.0 if synchronous else sum(stage.phases.get(name, 0.0) for name in _LAUNCH) / passes_per_s
+def _stage(stage: StageEvidence, forward_s: float, passes_per_s: float, turns_per_s: float) -> Stage:
+    launch_s = sum(stage.phases.get(name, 0.0) for name in _LAUNCH) / passes_per_s
     host_s = sum(stage.phases.get(name, 0.0) for name in _HOST) / passes_per_s
     turn_s = stage.phases.get(_EVERY_TURN, 0.0) / turns_per_s
-    if not synchronous:
-        return Stage(forward_s, launch_s, host_s + turn_s, turn_s)
-    layered = sum(stage.phases.get(name, 0.0) for name in _LAYERS)
-    if whole := sum(stage.phases.get(name, 0.0) for name in _LAUNCH):
-        host_s += forward_s * (1 - layered / whole)
-        forward_s *= layered / whole
-    by_request = min(stage.by_request / layered, 1.0) if stage.by_request and layered else 0.0
-    # A stack at work may wait for a core, and a receive may be running: the kernel's account of run time is the measure.
-    told = [rank.host_cpu for rank in stage.ranks if rank.host_cpu is not None]
-    seen = (forward_s + host_s) * passes_per_s + turn_s * turns_per_s
-    scale = sum(told) / len(told) / seen if told and seen > 0 else 1.0
-    forward_s *= scale
-    return Stage(
-        forward_s=forward_s * (1 - by_request),
-        host_s=(host_s + turn_s) * scale,
-        empty_s=turn_s * scale,
-        each_s=forward_s * by_request / size,
-    )
-
-
-def _message(stages: Sequence[StageEvidence], passes_per_s: float, turns_per_s: float) -> float:
-    """Work of one message between stages: 0 where it is not known, or threads beside the main one compute as well.
-
-    Every turn sends requests to each stage but the first, and one with a batch activations as well; outputs go to every stage.
-    """
-    carrying = 0.0
-    for stage in stages:
-        told = [
-            rank.process_cpu - rank.host_cpu
-            for rank in stage.ranks
-            if rank.process_cpu is not None and rank.host_cpu is not None and rank.process_cpu <= 1.0
-        ]
-        if not told:
-            return 0.0
-        carrying += max(sum(told) / len(told), 0.0)
-    links = len(stages) - 1
-    return carrying / (links * turns_per_s + (2 * links + 1) * passes_per_s)
-
-
-def _slowed(pipeline: Pipeline, rate: float) -> Pipeline:
-    """The same with all host time stretched until it gives the measured rate: what others take of these cores."""
-    low, high = 1.0, _MOST_CROWDED
-    for _ in range(_HALVINGS):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if tokens_per_s(_stretched(pipeline, middle)) > rate else (low, middle)
-    return _stretched(pipeline, low)
-
-
-def _stretched(pipeline: Pipeline, factor: float) -> Pipeline:
-    stages = tuple(Stage(*(seconds * factor for seconds in stage)) for stage in pipeline.stages)
-    return pipeline._replace(stages=stages)
+    return Stage(forward_s, launch_s, host_s + turn_s, turn_s)
 
 
 def changed(evidence: Evidence, before: Pipeline, change: Change) -> Pipeline | None:

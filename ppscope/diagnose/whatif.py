@@ -18,6 +18,8 @@ from ppscope.diagnose.shared_cores import SharedCores
 ROUNDS = 40
 """Turns round all slots that are simulated; most of the second half counts."""
 _LEAST_ROUNDS = 8
+TENSORS = 4
+"""Messages on the wire for activations or outputs: a size, a description, and two tensors; empty requests are a size alone."""
 
 
 class Stage(NamedTuple):
@@ -148,7 +150,7 @@ class _Simulation:
         """To the next stage; the last one's is the first."""
         stages = self.pipeline.stages
         to, message = (rank + 1) % len(stages), _Message(now, ready_s)
-        if not (work_s := stages[rank].message_s):
+        if not (work_s := stages[rank].message_s * (1 if channels is self.requests else TENSORS)):
             self._arrive(channels, to, message, now)
             return
         self.sent += 1

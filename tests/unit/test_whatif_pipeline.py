@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.predict import RANGE, predict, predicted, present
-from ppscope.diagnose.whatif import Change, Pipeline, Stage, spread, tokens_per_s
+from ppscope.diagnose.whatif import TENSORS, Change, Pipeline, Stage, spread, tokens_per_s
 from ppscope.views import Occupancy
 from tests.unit.findings_tools import evidence, load, server, stage, stages
 
@@ -68,19 +68,19 @@ def test_one_full_slot_needs_one_core(cores: int) -> None:
 
 @pytest.mark.parametrize(("cores", "slots"), [(1, (8, 0, 0, 0)), (1, (2,) * 4), (2, (2,) * 4), (4, (2,) * 4)])
 def test_messages_take_cores_from_the_stages(cores: int, slots: tuple[int, ...]) -> None:
-    """Every pass, each link carries requests and activations, and outputs go to each of the four stages."""
-    stages = tuple(Stage(T, message_s=T / 10) for _ in range(4))
+    """Every pass, each of three links carries requests and activations, and outputs go to each of the four stages."""
+    stages = tuple(Stage(T, message_s=T / 40) for _ in range(4))
     rate = tokens_per_s(Pipeline(stages, slots, synchronous=True, cores=cores))
-    work = 4 * T + (3 + 3 + 4) * T / 10
+    work = 4 * T + (3 + (3 + 4) * TENSORS) * T / 40
     assert rate <= sum(slots) / sum(map(bool, slots)) * cores / work * 1.0001
     if all(slots) and cores <= 2:
         assert rate == pytest.approx(2 * cores / work, rel=0.05)
 
 
 def test_a_lone_micro_batch_waits_for_its_messages() -> None:
-    stages = tuple(Stage(T, message_s=T / 10) for _ in range(4))
+    stages = tuple(Stage(T, message_s=T / 40) for _ in range(4))
     rate = tokens_per_s(Pipeline(stages, (8, 0, 0, 0), synchronous=True, cores=4))
-    assert rate == pytest.approx(8 / (4 * T + (3 + 1) * T / 10), rel=0.05)
+    assert rate == pytest.approx(8 / (4 * T + (3 + 1) * TENSORS * T / 40), rel=0.05)
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
@@ -193,7 +193,7 @@ class TestPrediction:
 
     @staticmethod
     def on_cpu(phases: dict[str, float] = WAITING, busy: float = 0.25, **rank: Any) -> Evidence:
-        seen = {"host_cpu": 0.125, "cores": (0, 1), **rank}
+        seen = {"host_cpu": 0.125, "wait_share": rank.pop("wait", 0.0), "cores": (0, 1), **rank}
         crowded = tuple(
             msgspec.structs.replace(found, ranks=(msgspec.structs.replace(found.ranks[0], **seen),))
             for found in stages([busy] * 4, phases=phases, source="host", layers=2)
@@ -218,10 +218,21 @@ class TestPrediction:
         ids=["not told", "told", "below the main thread's", "threads that compute"],
     )  # fmt: skip
     def test_what_other_threads_of_a_stage_take_is_its_messages(self, process_cpu: float | None, per_s: float) -> None:
-        """25 passes and 100 turns a second: three links with requests a turn and activations a pass, four with outputs."""
+        """25 passes and 100 turns a second: three links with requests a turn and activations a pass, outputs to four stages."""
         before = present(self.on_cpu(process_cpu=process_cpu))
         assert before is not None
-        assert [made.message_s for made in before.stages] == pytest.approx([per_s / (300 + 75 + 100)] * 4)
+        assert [made.message_s for made in before.stages] == pytest.approx(
+            [per_s / (3 * 100 + (3 + 4) * TENSORS * 25)] * 4
+        )
+
+    def test_run_time_outside_the_forward_pass_goes_to_messages_and_that_of_empty_slots_too(self) -> None:
+        """A stack waits for a core half of the time it could run, so of a forward pass of 10 ms it runs 5."""
+        before = present(self.on_cpu(host_cpu=0.2, wait=0.2))
+        assert before is not None
+        # 0.2 cores, less 25 passes of 5 ms, over 100 turns and two more for each pass.
+        turn_s = (0.2 - 0.125) / 150
+        for made in before.stages:
+            assert (made.forward_s, made.empty_s, made.host_s) == pytest.approx((0.005, turn_s, 3 * turn_s))
 
     def test_on_a_cpu_server_only_what_goes_through_layers_goes_with_them(self) -> None:
         phases = {"eager": 0.15, "prepare": 0.06, "sample": 0.04, "wait_outputs": 0.75}
