@@ -101,10 +101,11 @@ class Canvas(App[None]):
         yield LineView(self.look, id="small")
 
     def on_mount(self) -> None:
-        """Start polling."""
+        """Draw what is known, which spares Textual's first frame from being an empty one, and start polling."""
         self.query_one("#filter", Input).cursor_blink = False
         self.set_interval(TICK_S, self._tick)
         self.app_resume_signal.subscribe(self, lambda _: app_suspend.redraw(self))
+        self.paint()
 
     def on_resize(self, event: events.Resize) -> None:
         """Lay out for the new size."""

@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from ppscope import exits
 from ppscope.collect.client import CollectorProcess, RecordStream
 from ppscope.records import End
-from ppscope.session import Session
-from ppscope.snapshot.window import KEEP_NS, KeptStream
+
+if TYPE_CHECKING:
+    from ppscope.session import Session
+    from ppscope.snapshot.window import KeptStream
 
 _FIRST_SERVER_S = 6.0
 
@@ -54,7 +57,12 @@ def attach(pid: int | None, *, rate_hz: float, ascii_only: bool) -> int:
         complain(reason, "ppscope check PID --json")
         return exits.USAGE
     arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
-    kept = KeptStream(CollectorProcess(arguments), KEEP_NS)
+    stream = CollectorProcess(arguments)
+    # Imported while the collector looks for the server: that and these each take a tenth of a second.
+    from ppscope.session import Session
+    from ppscope.snapshot.window import KEEP_NS, KeptStream
+
+    kept = KeptStream(stream, KEEP_NS)
     session = Session(kept)
     try:
         return _show(pid, session, kept, ascii_only)
@@ -77,7 +85,7 @@ def say_why_not(pid: int | None, end: End) -> None:
 
 
 def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: bool) -> int:
-    from ppscope.app import PpscopeApp  # here: Textual takes longer to import than the collector to find the server
+    from ppscope.app import PpscopeApp
     from ppscope.snapshot.save import Saver
 
     end = wait_for_server(session, stream)
