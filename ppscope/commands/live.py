@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from ppscope import exits
+from ppscope import exits, garbage
 from ppscope.collect.client import CollectorProcess, RecordStream
 from ppscope.records import End
 
@@ -57,6 +57,7 @@ def attach(pid: int | None, *, rate_hz: float, ascii_only: bool) -> int:
         complain(reason, "ppscope check PID --json")
         return exits.USAGE
     arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
+    garbage.hold()
     stream = CollectorProcess(arguments)
     # Imported while the collector looks for the server: that and these each take a tenth of a second.
     from ppscope.session import Session
@@ -69,6 +70,7 @@ def attach(pid: int | None, *, rate_hz: float, ascii_only: bool) -> int:
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     finally:
+        garbage.release()
         session.close()
 
 
@@ -95,6 +97,7 @@ def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: boo
     app = PpscopeApp(session, ascii=ascii_only, save_snapshot=Saver(stream.window))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: app.exit(return_code=exits.INTERRUPTED))
+    garbage.settle()
     app.run()
     if session.bursts.left_behind is not None:
         where = session.bursts.left_behind

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ppscope import exits
+from ppscope import exits, garbage
 from ppscope.commands.live import complain, not_a_terminal
 from ppscope.commands.reading import read
 from ppscope.snapshot.paths import shorten_paths
@@ -36,5 +36,6 @@ def open_file(path: Path, asked: Asked, *, as_json: bool, ascii_only: bool, reda
         source.opened.index.change(shorten_paths)
     feed = RecordingFeed(source.opened.index, source.stretch)
     app = PpscopeApp(feed, ascii=ascii_only, save_snapshot=Saver(feed))
+    garbage.settle()
     app.run()
     return app.return_code or exits.OK

@@ -18,6 +18,7 @@ import time
 import psutil
 from textual import events
 
+from ppscope import garbage
 from ppscope.app import PpscopeApp
 from ppscope.session import Session
 from tests.bench.made_up import SECOND, START, Stream
@@ -74,6 +75,7 @@ async def run(ranks: int, minutes: float, speed: float) -> Figures:
     session = Session(stream, clock=stream.clock)
     session.poll()
     app = Measured(session)
+    garbage.settle()  # as `attach` does
     seen = Figures()
     process = psutil.Process()
     async with app.run_test(size=(160, 50)):
