@@ -34,6 +34,7 @@ class _Sampled:
     covered_ns: int = 0
     lag_s: float = 0.0
     factor: float = 1.0
+    measured: bool = False
     threads: int = 1
     failures: int = 0
     retry_ns: int = 0
@@ -186,7 +187,7 @@ class StackSource(Source):
             for other in self._sampled.values()
             for window in other.running[-1:]
         ]
-        return sum(running) + self._load(sampled).cores(slot.rate_hz, slot.window_s) <= 1.15 * self.budget_cores
+        return sum(running) + self._load(sampled).cores(slot.rate_hz, slot.window_s) <= 1.05 * self.budget_cores
 
     @staticmethod
     def _load(sampled: _Sampled) -> RankLoad:
@@ -223,7 +224,9 @@ class StackSource(Source):
         model_s = START_S + lasted_s * window.rate_hz * RankLoad(sampled.rank.key, sampled.threads).sample_s()
         if result.cpu_s > 0:
             measured = min(max(result.cpu_s / model_s, 0.2), 20.0)
-            sampled.factor += 0.4 * (measured - sampled.factor)
+            # Ranks that take turns are seldom measured: the first time counts whole.
+            sampled.factor += (0.4 if sampled.measured else 1.0) * (measured - sampled.factor)
+            sampled.measured = True
         if result.trouble is not None:
             self._trouble(sampled, result.trouble)
             return
