@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from ppscope.records import AnyCommand, Burst, CancelBurst, Note, Server
 from ppscope.sources.base import Emit, Source
-from ppscope.sources.burst_run import BurstRun
+
+if TYPE_CHECKING:
+    from ppscope.sources.burst_run import BurstRun
 
 
 class BurstSource(Source):
@@ -41,6 +44,9 @@ class BurstSource(Source):
             text = "a profile of ours is still under way: the next one can begin when it is over"
             self.emit(Note(time.monotonic_ns(), "warning", text))
             return
+        # Here: with it comes the reader of traces, a third of what every collector would import.
+        from ppscope.sources.burst_run import BurstRun
+
         run = BurstRun(self.emit, self._server, command)
         self._run = run
         run.start()

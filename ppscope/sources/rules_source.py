@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ppscope.records import Rules, Server, Settings
-from ppscope.sources import rules_cache
 from ppscope.sources.base import Emit, Source
 from ppscope.sources.model_config import model_settings
 
@@ -79,6 +78,8 @@ class RulesSource(Source):
         if package is None:
             self._fail("the installed SGLang was not found, so its graph rules are not known", "off")
             return
+        from ppscope.sources import rules_cache  # here: it brings the reader of rules, which the first second needs not
+
         book, problem = rules_cache.load(Path(package)), ""
         if book is None:
             book, problem = self._in_child(package)
