@@ -171,7 +171,9 @@ def test_time_that_nothing_was_seen_of_is_hatched_and_said(show: Any) -> None:
 def test_a_remedy_is_prose_and_its_command_is_code(show: Any) -> None:
     document = build(recording(4))
     command = "curl -X POST http://127.0.0.1:1/set_internal_state -H 'Content-Type: application/json' -d '{\"a\": 2}'"
-    document["view"]["findings"][0]["remedy"] = f"Spread them: --pp-max-micro-batch-size 2. Try it live: {command}. No gain is predicted."
+    document["view"]["findings"][0]["remedy"] = (
+        f"Spread them: --pp-max-micro-batch-size 2. Try it live: {command}. No gain is predicted."
+    )
     browser = show(document)
     assert browser.run("[...document.querySelector('.remedy').querySelectorAll('code')].map(c => c.textContent)") == [
         "--pp-max-micro-batch-size 2",
