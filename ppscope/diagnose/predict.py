@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from ppscope.diagnose import say
@@ -15,6 +16,8 @@ NO_GAIN = 0.1
 TRUSTED = 0.5
 """The model of the present server must give its measured throughput to within this share, or nothing is predicted."""
 _LAUNCH = ("replay", "eager", "graph_input", "prepare", "sample")
+_SEVERAL = 1.25
+_NOTICED = 0.1
 _HOST = ("schedule", "postprocess", "send")
 _EVERY_TURN = "intake"
 """What the loop does for an empty slot as well: were it laid on the few slots with a batch, spreading them would cost it anew."""
@@ -105,7 +108,7 @@ def present(evidence: Evidence) -> Pipeline | None:
         return None
     passes_per_s = rate / size
     synchronous = evidence.server.device == "cpu"
-    used = max(1, min(slots, round(occupied)))
+    used = _slots_used(evidence, occupied, slots)
     turns_per_s = passes_per_s * slots / used
     seen = [found for found in evidence.stages if found.dp == evidence.stages[0].dp]
     if synchronous:
@@ -118,6 +121,19 @@ def present(evidence: Evidence) -> Pipeline | None:
     return Pipeline(
         tuple(stages), spread(max(round(size * used), used), slots, used), depth, synchronous, len(cores) or None
     )
+
+
+def _slots_used(evidence: Evidence, occupied: float, slots: int) -> int:
+    """Whole slots in use: one more than the mean says where the samples show it, for they dwell longer in some slots than in others.
+
+    On SGLang 0.5.23 two full slots of four gave 29 and 11, then 40 and 11 samples: 1.8 and 1.5 slots. A mean near one stays one:
+    a lone request has moved.
+    """
+    used = round(occupied)
+    if occupied >= _SEVERAL:
+        counts = [count for _, count in evidence.slot_samples]
+        used = max(used, min(sum(count >= _NOTICED * sum(counts) for count in counts), math.ceil(occupied)))
+    return max(1, min(slots, used))
 
 
 def _stage(stage: StageEvidence, forward_s: float, passes_per_s: float, turns_per_s: float) -> Stage:

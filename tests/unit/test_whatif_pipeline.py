@@ -264,3 +264,21 @@ class TestPrediction:
         split = predict(half, Change(layers=(1, 1, 4, 2)))
         assert split is not None
         assert split.then == pytest.approx(split.now), "one micro-batch goes through all layers either way"
+
+    @pytest.mark.parametrize(
+        ("mean", "samples", "used"),
+        [
+            (1.48, ((2, 40), (3, 11)), 2),
+            (1.0, ((0, 42), (1, 1)), 1),
+            (1.1, ((0, 30), (1, 20)), 1),
+            (3.4, ((0, 20), (1, 20), (2, 20), (3, 7)), 4),
+            (2.4, ((0, 20), (1, 20), (2, 1)), 2),
+            (2.4, ((0, 20), (1, 20), (2, 9), (3, 9)), 3),
+            (2.6, (), 3),
+        ],
+    )
+    def test_whole_slots(self, mean: float, samples: tuple[tuple[int, int], ...], used: int) -> None:
+        of = evidence(**{**SERIAL, "occupancy": Occupancy(4, mean, 50, "sampled"), "slot_samples": samples})
+        before = present(of)
+        assert before is not None
+        assert sum(map(bool, before.slots)) == used
