@@ -31,7 +31,7 @@ def parts(quick: bool, python: str) -> dict[str, Callable[[], Measured]]:
         "spare-core": lambda: overhead(3 if quick else 20, 5.0, clients=1),
         **{name: partial(part, quick) for name, part in screens.PARTS.items()},
         "view64": lambda: ranks64.view(1.0 if quick else 10.0),
-        "trace": lambda: trace.reading(100 if quick else 500, 1 if quick else 3, python),
+        "trace": lambda: trace.reading(100 if quick else 250, 1 if quick else 2, python),
         "probe": probe.span,
     }
 

@@ -192,8 +192,8 @@ def sixty_four(seconds: float, presses: int) -> Measured:
 
 
 PARTS: dict[str, Callable[[bool], Measured]] = {
-    "start": lambda quick: start_up(3 if quick else 7),
-    "eight": lambda quick: eight(8 if quick else 25),
-    "keys": lambda quick: keys(30 if quick else 200),
-    "sixty-four": lambda quick: sixty_four(8 if quick else 30, 30 if quick else 150),
+    "start": lambda quick: start_up(3 if quick else 5),
+    "eight": lambda quick: eight(5 if quick else 15),
+    "keys": lambda quick: keys(20 if quick else 120),
+    "sixty-four": lambda quick: sixty_four(5 if quick else 20, 20 if quick else 100),
 }
