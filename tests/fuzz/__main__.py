@@ -11,6 +11,7 @@ import argparse
 import importlib
 import inspect
 import json
+import os
 import random
 import re
 import resource
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.fuzz.mutate import Mutator
-from tests.fuzz.targets import TARGETS, Target, scratch
+from tests.fuzz.targets import SCRATCH, TARGETS, Target, memory, scratch
 
 HANG_S = 10.0
 GUIDED = "| target | inputs | covered | kept as new | peak memory |\n|---|---|---|---|---|"
@@ -100,9 +101,10 @@ def row(seen: dict[str, object]) -> str:
 def guided(target: Target, seconds: float, number: int, keep: Path) -> int:
     """Run one target under atheris, which ends the process; its own report is on stderr."""
     atheris = importlib.import_module("atheris")
-    corpus = tempfile.mkdtemp(prefix="ppscope-corpus-")
+    corpus = scratch("corpus")
+    corpus.mkdir()
     for index, seed in enumerate(target.seeds()):
-        Path(corpus, str(index)).write_bytes(seed)
+        (corpus / str(index)).write_bytes(seed)
     for module in [module for name, module in sys.modules.items() if name.startswith("ppscope.")]:
         own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
         inside = [value for kind in own if isinstance(kind, type) for value in vars(kind).values()]
@@ -110,7 +112,7 @@ def guided(target: Target, seconds: float, number: int, keep: Path) -> int:
             atheris.instrument_func(function)
     options = [f"-max_total_time={int(seconds)}", f"-timeout={int(HANG_S)}", "-max_len=262144", "-rss_limit_mb=2048"]
     options += [f"-seed={number}", f"-artifact_prefix={keep}/"]
-    atheris.Setup([sys.argv[0], *options, corpus], target.run)
+    atheris.Setup([sys.argv[0], *options, str(corpus)], target.run)
     atheris.Fuzz()
     return 0
 
@@ -150,7 +152,9 @@ def main() -> int:
             continue
         command = [sys.executable, "-m", "tests.fuzz", "--here", target.name, "--seconds", str(options.seconds)]
         command += ["--seed", str(number), "--keep", str(keep), *(["--guided"] if options.guided else [])]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        with tempfile.TemporaryDirectory(prefix="ppscope-fuzz-", dir=memory()) as folder:
+            environment = {**os.environ, SCRATCH: folder}
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if options.guided:
             print(guided_row(target.name, done.stderr) or done.stderr[-2000:], flush=True)
             found = found or done.returncode != 0

@@ -45,6 +45,8 @@ from tests.unit import test_stacks_dumps as dump_tests
 
 DATA = ROOT / "tests" / "unit" / "data" / "server"
 SECOND = 1_000_000_000
+SCRATCH = "PPSCOPE_FUZZ_SCRATCH"
+"""Names the folder that whoever started this process takes away afterwards: atheris ends a process without a word."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,14 @@ class Target:
     run: Callable[[bytes], None]
 
 
+def memory() -> str:
+    """A folder that is in memory where there is one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+
+
 def scratch(name: str) -> Path:
     """A file of this process in memory, so that the disk is left alone."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+    base = os.environ.get(SCRATCH) or memory()
     folder = Path(base, f"ppscope-fuzz-{os.getpid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / name
