@@ -57,6 +57,11 @@ class RecordedSession(Session):
         judged = judge(evidence) if evidence is not None else ()
         self._verdicts = merge(tuple(judged), self.burst_findings(now))
 
+    def forget(self) -> None:
+        """Let go of all that was seen: the session's parts know each other, and would wait for a collection of cycles with it."""
+        self.states.clear()
+        self.gpus.samples.clear()
+
     def screen(self) -> Screen:
         """Everything the main screen draws."""
         history = tuple(self._history[-_HISTORY_S:])

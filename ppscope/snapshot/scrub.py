@@ -66,6 +66,7 @@ class RecordingFeed:
         news = bool([number for number in missing if self._block(number) is not None])
         end_ns = self._looked_at[1]
         if self._follows and end_ns != self._figures_ns and end_ns == self._rested_ns:
+            self._figures.forget()
             self._figures, self._figures_ns = self._figures_of(end_ns), end_ns
             self._screen = self._figures.screen()
             news = True
@@ -203,7 +204,7 @@ class RecordingFeed:
             self._budget -= known[1]
         self._blocks[number] = known
         while len(self._blocks) > 4 and sum(size for _, size in self._blocks.values()) > _KEPT_BYTES:
-            del self._blocks[next(iter(self._blocks))]
+            self._blocks.pop(next(iter(self._blocks)))[0].forget()
         return known[0]
 
     # What a recording cannot do.

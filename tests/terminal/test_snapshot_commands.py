@@ -153,6 +153,24 @@ def test_record_interrupted_keeps_what_was_seen(server: Planted, tmp_path: Path)
     assert read_file(file).damage == ""
 
 
+def test_parts_of_a_recording_open_as_one(server: Planted, tmp_path: Path) -> None:
+    file = tmp_path / "r.pps"
+    done = run("record", server.pid, "-o", file, "--seconds", "6", "--rotate", "2")
+    assert done.returncode == 0, done.stderr
+    parts = sorted(path.name for path in tmp_path.iterdir())
+    assert parts[:2] == ["r.0001.pps", "r.0002.pps"]
+    seconds = [
+        json.loads(run("open", tmp_path / name, "--json").stdout)["window"]["seconds"]
+        for name in ("r.pps", "r.0001.pps")
+    ]
+    assert seconds[0] > 4
+    assert seconds[1] < 4
+    last = json.loads(run("open", file, "--json", "--from", "-1.5").stdout)
+    assert last["window"]["seconds"] == pytest.approx(1.5, abs=0.3)
+    assert len(last["tracks"]) >= 4
+    assert last["view"]["server"]["model"] == "moonshotai/Kimi-K2-Instruct"
+
+
 def test_record_of_a_server_that_ends(tmp_path: Path) -> None:
     with emulator.start("serial", 2, extra=("--seconds", "4")) as short_lived:
         result = run("record", str(short_lived.pid), "-o", tmp_path / "r.pps", "--seconds", "60")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -154,23 +155,42 @@ def test_a_short_recording_is_judged_as_a_whole(tmp_path: Path) -> None:
     assert before.findings
 
 
-def test_an_hour_of_eight_stages_in_bounded_memory(tmp_path: Path) -> None:
-    file = lanes_alone(tmp_path / "hour.pps", HOUR_S, 8)
-    program = "import sys; from tests.unit.test_scrub import jump_about; print(jump_about(sys.argv[1]))"
+def exact(path: Path, seconds: int, pp: int) -> Path:
+    """A recording with five hundred exact spans a second and stage."""
+    with path.open("wb") as file:
+        file.write(MAGIC + b"".join(map(encode, head(pp))))
+        for at in range(seconds):
+            file.write(b"".join(map(encode, [*probe_second(at, pp, 500), *second(at, pp)])))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("made", "seconds", "pp", "most_mb"), [(lanes_alone, HOUR_S, 8, 70), (exact, 300, 4, 110)], ids=["sampled", "exact"]
+)
+def test_a_long_recording_in_bounded_memory(tmp_path: Path, made: Any, seconds: int, pp: int, most_mb: float) -> None:
+    file = made(tmp_path / "long.pps", seconds, pp)
+    program = (
+        "import sys; from tests.unit.test_scrub import jump_about; print(jump_about(sys.argv[1], int(sys.argv[2])))"
+    )
     folder = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", program, file], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, file, str(seconds)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 70, "MB more than before the file was opened"
+    assert float(done.stdout) < most_mb, "MB more than before the file was opened"
 
 
-def jump_about(file: str) -> float:
-    """Open an hour and look at it from end to end at three zooms; by how many MB the most memory in use grew."""
+def jump_about(file: str, seconds: int) -> float:
+    """Open it and look at it from end to end at three zooms, figures included; by how many MB the most memory in use grew."""
     before = most_memory_mb()
     feed = RecordingFeed(read_file(Path(file)).index)
     oldest, newest = feed.extent()
-    assert newest - oldest > (HOUR_S - 2) * SECOND
+    assert newest - oldest > (seconds - 2) * SECOND
     for width in (50 * MS, 500 * MS, 5000 * MS):
         for part in range(12):
             first = (oldest + (newest - oldest) * part // 12) // width
@@ -179,7 +199,9 @@ def jump_about(file: str) -> float:
             while feed.poll():
                 lanes = feed.lanes(first * width, (first + 130) * width, 130)
             shown = [cell for lane in lanes for cell in lane.cells]
-            assert sum(cell.phase is not None for cell in shown) > len(shown) * 0.45
+            assert any(cell.phase is not None for cell in shown)
+            feed.poll()
+            feed.poll()
     return most_memory_mb() - before
 
 
