@@ -28,6 +28,9 @@ from tests.shared import ROOT
 
 KEYS = ("down", "up", "right", "left", "plus", "minus", "0", "3", "4", "5", "1", "space", "space", "enter", "escape")
 BUDGET_MS = 100.0
+HISTORY = (
+    "Ten minutes of history fill in that time (24 bytes a span and the sums of every second); what is older is dropped."
+)
 
 
 class Measured(PpscopeApp):
@@ -120,7 +123,7 @@ def view(minutes: float) -> Part:
     notes = [
         f"{found['presses']} keys of 13 kinds in {minutes:g} minutes; made-up records of 64 ranks at 50 Hz in real time,"
     ]
-    return Part(rows, [*notes, "one process with the generator of the records, no terminal."])
+    return Part(rows, [*notes, "one process with the generator of the records, no terminal.", HISTORY])
 
 
 def main() -> None:
