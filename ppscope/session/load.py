@@ -62,7 +62,8 @@ class LoadState:
                 self._passes.setdefault(mode, deque(maxlen=120)).append((metric.at_ns, metric.value))
         elif metric.name == "sglang:fwd_occupancy" and labels.get("pp_rank", "").isdigit():
             points = self._occupancy.setdefault(int(labels["pp_rank"]), deque(maxlen=_POINTS))
-            if not math.isnan(metric.value):  # as it is without the device timer
+            # NaN without the device timer; 0 from the start to the end of the first interval: a stage that decodes is never at 0.
+            if metric.value and not math.isnan(metric.value):
                 points.append((metric.at_ns, metric.value / 100))
 
     def busy(self, pp: int, now_ns: int) -> float | None:

@@ -37,7 +37,7 @@ def test_commands_and_the_flags_of_each() -> None:
     for name, command in main.commands.items():
         flags = [flag for option in command.params for flag in option.opts if flag.startswith("--")]
         assert set(flags) <= set(offered(f"ppscope {name} --"))
-    assert offered("ppscope demo --scenario s") == ["serial", "spinning"]
+    assert offered("ppscope demo --scenario s") == ["serial", "slow-links", "spinning"]
 
 
 @pytest.mark.parametrize("words", ["ppscope open ", "ppscope trace ", "ppscope record -o ", "ppscope rules --source "])

@@ -246,8 +246,9 @@ def test_window_and_figures_of_the_evidence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("percents", "busy"), [([0.8], 0.008), ([90.0, 100.0], 0.95), ([float("nan")], None), ([], None)]
-)
+    ("percents", "busy"),
+    [([0.8], 0.008), ([90.0, 100.0], 0.95), ([float("nan")], None), ([], None), ([0.0, 0.0], None), ([0.0, 90.0], 0.9)],
+)  # fmt: skip
 def test_forward_occupancy_is_in_percent_and_its_last_readings_count(percents: list[float], busy: float | None) -> None:
     at = START + 12 * SECOND
     told = [Metric(at, "sglang:fwd_occupancy", (("pp_rank", "2"),), percent) for percent in percents]
