@@ -27,7 +27,7 @@ test-faults: $(STAMP) ## the tests of docs/faults.md alone, three times in a row
 	@$(BIN)/python -m tests.faults --times 3
 
 test-first-use: $(STAMP) ## install from a folder of wheels without network under every Python here, and use it
-	@$(BIN)/python -m pytest -q tests/firstuse
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS) tests/firstuse
 
 test-pythons: $(STAMP) ## the unit tests under every other supported Python on this machine
 	@$(BIN)/python -m tests.pythons

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tests.shared import ROOT
 
+_FAILURES = 1
+"""pytest's exit code when tests ran and some failed."""
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
 
@@ -25,7 +27,7 @@ def interpreter(version: str) -> str | None:
 
 
 def run(version: str, python: str) -> int:
-    """Install into an environment of its own and run the unit tests there."""
+    """Install into an environment of its own and run the unit tests there; failures get a second try alone."""
     folder = ROOT / f".venv-{version}"
     binary = folder / "bin" / "python"
     if not binary.exists():
@@ -33,9 +35,13 @@ def run(version: str, python: str) -> int:
     install = [str(binary), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", ".[dev]"]
     subprocess.run(install, cwd=ROOT, check=True)
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [str(binary), "-m", "pytest", "-q", "tests/unit"], cwd=ROOT, env=environment, check=False
-    ).returncode
+    tests = [str(binary), "-m", "pytest", "-q", "tests/unit"]
+    code = subprocess.run(tests, cwd=ROOT, env=environment, check=False).returncode
+    if code == _FAILURES:
+        print(f"-- Python {version}, what failed once more: flaky if it passes")
+        again = [*tests, "--last-failed", "--last-failed-no-failures", "none"]
+        code = subprocess.run(again, cwd=ROOT, env=environment, check=False).returncode
+    return code
 
 
 def main() -> int:
