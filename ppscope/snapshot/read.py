@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 
 from ppscope.collect.stream import MAGIC, FrameReader, StreamError
+from ppscope.garbage import no_collection
 from ppscope.records import SCHEMA, AnyRecord, Hello, Server
 from ppscope.snapshot import page_data
 from ppscope.snapshot.files import named
 from ppscope.snapshot.index import Index
-from ppscope.snapshot.nogc import no_collection
 from ppscope.snapshot.pack import UnreadableDocument, records_of
 from ppscope.snapshot.recorder import part_paths
 from ppscope.snapshot.sound import is_sound

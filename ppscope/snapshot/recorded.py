@@ -8,11 +8,11 @@ import msgspec
 
 from ppscope.collect.client import RecordedStream
 from ppscope.diagnose.findings import judge, merge
+from ppscope.garbage import no_collection
 from ppscope.records import AnyRecord, End, LoadSample
 from ppscope.session import Session
 from ppscope.session.evidence import gather
 from ppscope.session.interned import Interned
-from ppscope.snapshot.nogc import no_collection
 from ppscope.views import Finding, Screen
 
 JUDGED_NS = 60_000_000_000

@@ -6,10 +6,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.terminal.terminal import PPSCOPE
 
 SECRETS = {
     "api_key": "planted-api-4f1c9a",
@@ -115,3 +118,18 @@ def planted_server() -> Iterator[Planted]:
     finally:
         process.terminate()
         process.wait(20)
+
+
+def recorded(server: Planted, path: Path) -> str:
+    """Record the server for some seconds, its secrets in the log meanwhile; what the command said."""
+    process = subprocess.Popen(
+        [PPSCOPE, "record", str(server.pid), "-o", path, "--seconds", "6"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    time.sleep(2)
+    server.log_secrets()
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, said
+    return said

@@ -16,7 +16,7 @@ import pytest
 
 from ppscope.snapshot.page_data import extract
 from ppscope.sources.stacks_pyspy import find_pyspy
-from tests.terminal.planted import HOME, SECRETS, Planted, planted_server
+from tests.terminal.planted import HOME, SECRETS, Planted, planted_server, recorded
 from tests.terminal.terminal import PPSCOPE, Terminal
 
 KINDS = ("html", "perfetto", "speedscope", "folded", "gpu-csv", "gpu-json")
@@ -51,16 +51,7 @@ def said_by(*arguments: str | Path | int) -> bytes:
 @pytest.fixture(scope="module")
 def files(server: Planted, tmp_path_factory: pytest.TempPathFactory) -> Files:
     folder = tmp_path_factory.mktemp("secrets")
-    process = subprocess.Popen(
-        [PPSCOPE, "record", str(server.pid), "-o", folder / "r.pps", "--seconds", "6"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    time.sleep(2)
-    server.log_secrets()
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == 0, said
+    said = recorded(server, folder / "r.pps")
     said += said_by("snapshot", server.pid, "-o", folder / "s.html", "--seconds", "4").decode()
     return Files(folder / "r.pps", folder / "s.html", said)
 

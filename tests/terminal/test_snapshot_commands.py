@@ -17,7 +17,7 @@ import pytest
 from ppscope import emulator
 from ppscope.records import Server
 from ppscope.snapshot.read import read_file
-from tests.terminal.planted import Planted, planted_server
+from tests.terminal.planted import Planted, planted_server, recorded
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
 
 
@@ -42,16 +42,7 @@ def run(*arguments: str | Path | int, timeout: float = 60) -> subprocess.Complet
 def files(server: Planted, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
     """A recording, a snapshot of it and what the commands said, with secrets in the log meanwhile."""
     folder = tmp_path_factory.mktemp("files")
-    process = subprocess.Popen(
-        [PPSCOPE, "record", str(server.pid), "-o", folder / "r.pps", "--seconds", "6"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    time.sleep(2)
-    server.log_secrets()
-    said = process.communicate(timeout=40)[0]
-    assert process.returncode == 0, said
+    said = recorded(server, folder / "r.pps")
     result = run("snapshot", server.pid, "-o", folder / "s.html", "--seconds", "4")
     assert result.returncode == 0, result.stderr
     return folder / "r.pps", folder / "s.html", said + result.stdout + result.stderr

@@ -80,15 +80,13 @@ class Mixin:
     """Half of the scheduler, as in SGLang: what is wrapped is not all defined in one class."""
 
     pp_loop_size = 3
+    run_batch: Callable[[Any], str]
 
     def init_pp_loop_state(self) -> None:
         self.mbs: list[Any] = [None] * self.pp_loop_size
 
     def _pp_launch_batch(self, mb_id: int, cur_batch: Any) -> str:
         return self.run_batch(cur_batch)
-
-    def run_batch(self, batch: Any) -> str:
-        raise NotImplementedError
 
 
 class Scheduler(Mixin):
