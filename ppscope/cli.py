@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,10 @@ class _Command(click.Group):
     def main(self, *args: Any, **options: Any) -> Any:
         """As click's, but for what a write to stdout may raise, at the end of the process as well."""
         stdout.mend()
+        if "_PPSCOPE_COMPLETE" in os.environ:
+            from ppscope import completion
+
+            completion.install()
         try:
             try:
                 return super().main(*args, **options)
@@ -53,6 +58,12 @@ def _server_pids(_context: click.Context, _parameter: click.Parameter, incomplet
     from ppscope.commands.complete import server_pids
 
     return server_pids(incomplete)
+
+
+def _words(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from ppscope.commands.complete import command_words
+
+    return command_words(context.params.get(parameter.name or "") or (), incomplete)
 
 
 _PID = click.argument("pid", type=click.IntRange(min=1), required=False, shell_complete=_server_pids)
@@ -212,7 +223,7 @@ def open_command(
 
 @main.command(context_settings={"allow_interspersed_args": False})
 @click.option("--gpu-timing", is_flag=True, help="Also time every forward on the GPU, by CUDA events.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- CMD...")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- CMD...", shell_complete=_words)
 def launch(command: tuple[str, ...], gpu_timing: bool) -> None:
     """Start SGLang with the exact probe loaded; nothing is installed.
 

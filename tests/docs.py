@@ -47,18 +47,15 @@ def commands_table() -> str:
 
 
 COMPLETION = (
-    ("bash, in ~/.bashrc", 'eval "$(_PPSCOPE_COMPLETE=bash_source ppscope)"'),
-    ("zsh, in ~/.zshrc", 'eval "$(_PPSCOPE_COMPLETE=zsh_source ppscope)"'),
-    ("fish, in ~/.config/fish/completions/ppscope.fish", "_PPSCOPE_COMPLETE=fish_source ppscope | source"),
+    ("bash, in", "~/.bashrc", 'eval "$(_PPSCOPE_COMPLETE=bash_source ppscope)"'),
+    ("zsh, at the end of", "~/.zshrc", 'eval "$(_PPSCOPE_COMPLETE=zsh_source ppscope)"'),
+    ("fish, in", "~/.config/fish/completions/ppscope.fish", "_PPSCOPE_COMPLETE=fish_source ppscope | source"),
 )
 
 
 def completion_table() -> str:
     """Markdown table of what makes each shell complete."""
-    rows = [
-        f"| {shell.replace(', in ', ', in `')}` | `{command.replace('|', chr(92) + '|')}` |"
-        for shell, command in COMPLETION
-    ]
+    rows = [f"| {shell} `{file}` | `{line.replace('|', chr(92) + '|')}` |" for shell, file, line in COMPLETION]
     return "\n".join(["| shell | line |", "|---|---|", *rows])
 
 
@@ -128,8 +125,8 @@ def manual() -> str:
         ".SH SHELL COMPLETION",
         roff("Tab completes commands, flags, files, and the pids of the servers that run, after:"),
     ]
-    for shell, line in COMPLETION:
-        lines += [".TP", f"\\fB{roff(shell)}\\fR", roff(line)]
+    for shell, file, line in COMPLETION:
+        lines += [".TP", f"\\fB{roff(f'{shell} {file}')}\\fR", roff(line)]
     return "\n".join(lines) + "\n"
 
 
