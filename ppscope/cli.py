@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ppscope import __version__, exits, stdout
+from ppscope.cli_types import Number, PathName, Pid
 
 SCENARIOS = (
     "serial", "healthy", "eager", "unpadded", "imbalanced", "slow-links", "late-sync", "busy-host", "blocked", "spinning",
@@ -45,6 +46,13 @@ class _Command(click.Group):
             stdout.give_up(error)
             sys.exit(exits.CANNOT_ATTACH)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, but every command's first sentence is whole, on two lines where it needs them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(limit=999)) for name in self.list_commands(ctx)]
+            )
+
 
 @click.group(
     cls=_Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_EXIT_HELP
@@ -66,11 +74,11 @@ def _words(context: click.Context, parameter: click.Parameter, incomplete: str) 
     return command_words(context.params.get(parameter.name or "") or (), incomplete)
 
 
-_PID = click.argument("pid", type=click.IntRange(min=1), required=False, shell_complete=_server_pids)
+_PID = click.argument("pid", type=Pid(), required=False, shell_complete=_server_pids)
 _rate = click.option(
     "--rate",
     "rate_hz",
-    type=click.FloatRange(1, 200),
+    type=Number(1, 200),
     default=50.0,
     show_default=True,
     help="Stack samples a second, at most.",
@@ -118,7 +126,7 @@ def demo(scenario: str, pp: int, tp: int, serve_only: bool, rate_hz: float, asci
     sys.exit(run(scenario, pp=pp, tp=tp, serve_only=serve_only, rate_hz=rate_hz, ascii_only=ascii_only))
 
 
-_OUT = click.Path(path_type=Path)
+_OUT = PathName(path_type=Path)
 _LOOK = "How long to look; while evidence is missing up to three times as long, but no more than ten seconds longer."
 _redact_paths = click.option(
     "--redact-paths", is_flag=True, help="Shorten absolute paths to what lies within their package."
@@ -159,11 +167,11 @@ def _stretch(command: Callable[..., None]) -> Callable[..., None]:
 @main.command()
 @_PID
 @click.option("-o", "--output", type=_OUT, required=True, help="The recording to write, usually NAME.pps.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after so long; without it, ctrl-c stops.")
+@click.option("--seconds", type=Number(min=0.1), help="Stop after so long; without it, ctrl-c stops.")
 @click.option(
     "--max-size",
     "max_mb",
-    type=click.FloatRange(min=1),
+    type=Number(min=1),
     default=256.0,
     show_default=True,
     help="Megabytes on disk; beyond them the oldest part goes.",
@@ -171,7 +179,7 @@ def _stretch(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--rotate",
     "rotate_s",
-    type=click.FloatRange(min=1),
+    type=Number(min=1),
     default=600.0,
     show_default=True,
     help="Seconds after which a part is closed as NAME.0001.pps and a new one begun.",
@@ -252,7 +260,7 @@ def doctor(pid: int | None, json_wanted: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.5, 600),
+    type=Number(0.5, 600),
     default=5.0,
     show_default=True,
     help=_LOOK,
@@ -266,7 +274,7 @@ def check(pid: int | None, as_json: bool, seconds: float, rate_hz: float) -> Non
 
 
 @main.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(), metavar="FILE|DIR...")
+@click.argument("paths", nargs=-1, required=True, type=PathName(), metavar="FILE|DIR...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a screen.")
 @click.option("--text", "as_text", is_flag=True, help="Text instead of a screen, as where there is no terminal.")
 @click.option("-o", "--output", type=_OUT, help="Write an HTML page instead.")
@@ -286,7 +294,7 @@ def trace(paths: tuple[str, ...], as_json: bool, as_text: bool, output: Path | N
 @main.command()
 @_PID
 @click.option(
-    "--source", type=click.Path(), metavar="DIR", help="The sglang package folder to read, instead of the server's own."
+    "--source", type=PathName(), metavar="DIR", help="The sglang package folder to read, instead of the server's own."
 )
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Judge as if a setting had this value.")
 @click.option("--all", "show_all", is_flag=True, help="Show every rule that is not decided, and what would decide it.")
@@ -310,7 +318,7 @@ def rules(pid: int | None, source: str | None, changes: tuple[str, ...], as_json
 @main.command()
 @_PID
 @click.option("-o", "--output", type=_OUT, help="The page to write; ppscope-MODEL-TIME.html without it.")
-@click.option("--seconds", type=click.FloatRange(0.5, 600), default=10.0, show_default=True, help=_LOOK)
+@click.option("--seconds", type=Number(0.5, 600), default=10.0, show_default=True, help=_LOOK)
 @_redact_paths
 @_rate
 def snapshot(pid: int | None, output: Path | None, seconds: float, redact_paths: bool, rate_hz: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import zip_longest
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,7 +14,7 @@ from ppscope.keys import KEYS
 from ppscope.widgets.listing import Item, Listing, Pane
 from ppscope.widgets.look import Look
 from ppscope.widgets.rows import PROVENANCE_MARK
-from ppscope.widgets.text import Line, Span, clean, left, width_of
+from ppscope.widgets.text import Line, Span, clean, left, width_of, wrapped
 
 MEANING = {
     "work": "work of the scheduler's thread (host time, not GPU time)",
@@ -25,48 +26,63 @@ MEANING = {
 }
 
 
+KEY, GLYPH = 10, 5
+"""Cells before the text of a key, and of a phase or mark."""
+LEGEND = 91
+"""Cells that the legend takes where nothing in it has to be broken."""
+
+
 def help_listing(able: Collection[str], look: Look, width: int) -> Listing:
     """Keys by group, then phases and marks; two columns where there is room."""
-    keys: list[Line] = []
+    if width < 130:
+        lines = [*_keys(able, width), (), *_legend(look, width)]
+    else:
+        half = max(58, width - LEGEND)
+        keys, legend = _keys(able, half - 2), _legend(look, width - half)
+        lines = []
+        for start, end in zip_longest(keys, legend, fillvalue=()):
+            gap: Span = (" " * (half - width_of(start)), "")
+            lines.append((*start, gap, *end))
+    return Listing(tuple(Item((line,)) for line in lines))
+
+
+def _keys(able: Collection[str], width: int) -> list[Line]:
+    lines: list[Line] = []
     group = ""
     for key in KEYS:
         if key.needs and key.needs not in able:
             continue
         if key.group != group:
-            keys += [*([()] if group else []), ((f" {key.group}", "accent bold"),)]
+            lines += [*([()] if group else []), ((f" {key.group}", "accent bold"),)]
             group = key.group
-        keys.append(((f"   {left(key.show, 7)}", "key"), (key.help, "")))
-    legend: list[Line] = [((" Phases, from stacks", "accent bold"),)]
+        lines += _hanging(((f"   {left(key.show, 7)}", "key"),), key.help, "", width, KEY)
+    return lines
+
+
+def _legend(look: Look, width: int) -> list[Line]:
+    lines: list[Line] = [((" Phases, from stacks", "accent bold"),)]
+    label = max(width_of(((clean(phase.label), ""),)) for phase in look.phases) + 1
     for index, phase in enumerate(look.phases):
         glyph = phase.ascii if look.ascii else phase.glyph
-        legend.append(
-            (
-                (f"   {glyph[:1]} ", f"p{index}"),
-                (left(clean(phase.label), 26), ""),
-                (MEANING.get(phase.name, MEANING.get(phase.kind, "")), "dim"),
-            )
-        )
-    legend += [
-        (),
-        ((" Marks", "accent bold"),),
-        (("   e ", "bad bold"), ("an eager launch where a replay was expected", "")),
-        (
-            ("   ▁▇ " if look.colours != "none" and not look.ascii else "   1-9 ", ""),
-            ("zoomed out: share of the cell that was work", ""),
-        ),
-        (("   7 ", "bold"), ("zoomed in: micro-batch number", "")),
+        start: Line = ((f"   {glyph[:1]} ", f"p{index}"), (left(clean(phase.label), label), ""))
+        lines += _hanging(start, MEANING.get(phase.name, MEANING.get(phase.kind, "")), "dim", width, GLYPH + label)
+    share = "   ▁▇" if look.colours != "none" and not look.ascii else "   1-9"
+    marks: list[tuple[Line, str]] = [
+        ((("   e", "bad bold"),), "an eager launch where a replay was expected"),
+        (((share, ""),), "zoomed out: share of the cell that was work"),
+        ((("   7", "bold"),), "zoomed in: micro-batch number"),
+        *(((((f"   {mark}", ""),), name + _PROVENANCE[name])) for name, mark in PROVENANCE_MARK.items()),
     ]
-    legend += [((f"   {mark} ", ""), (name, ""), (_PROVENANCE[name], "dim")) for name, mark in PROVENANCE_MARK.items()]
-    if width < 130:
-        lines = [*keys, (), *legend]
-    else:
-        half = 66
-        lines = []
-        for row in range(max(len(keys), len(legend))):
-            start = keys[row] if row < len(keys) else ()
-            gap: Span = (" " * max(1, half - width_of(start)), "")
-            lines.append((*start, gap, *(legend[row] if row < len(legend) else ())))
-    return Listing(tuple(Item((line,)) for line in lines))
+    lines += [(), ((" Marks", "accent bold"),)]
+    for mark, text in marks:
+        lines += _hanging((*mark, (" " * (7 - width_of(mark)), "")), text, "", width, 7)
+    return lines
+
+
+def _hanging(start: Line, text: str, style: str, width: int, indent: int) -> list[Line]:
+    """A line that goes on under its own text where the width ends."""
+    first, *more = wrapped(text, max(1, width - indent)) or [""]
+    return [(*start, (first, style)), *(((" " * indent, ""), (row, style)) for row in more)]
 
 
 _PROVENANCE = {

@@ -289,7 +289,7 @@ async def test_copy_takes_the_finding_or_the_stack() -> None:
 
 
 async def test_help_shows_every_key_of_this_session_and_closes() -> None:
-    async with running(size=(160, 50)) as run:
+    async with running(size=(200, 50)) as run:
         await run.press("question_mark")
         assert isinstance(run.app.screen, HelpScreen)
         text = run.text()

@@ -9,10 +9,12 @@ from rich.cells import cell_len
 
 from ppscope.app_lanes import Lanes
 from ppscope.app_window import ZOOM_NS, Window
+from ppscope.keys import KEYS
 from ppscope.records import RankKey
 from ppscope.views import Cell
 from ppscope.widgets.cells import TILE, lane_line, tiles
 from ppscope.widgets.chrome import axis
+from ppscope.widgets.help import MEANING, help_listing
 from ppscope.widgets.look import Look
 from ppscope.widgets.text import (
     clean,
@@ -169,3 +171,20 @@ def test_tiles_join_neighbours_of_one_role() -> None:
     spans = [("a", "x")] * 6 + [("b", "y")] * 6
     assert tiles(spans, 2) == [(("aaaaaa", "x"), ("bb", "y")), (("bbbb", "y"),)]
     assert TILE == 8
+
+
+@pytest.mark.parametrize("width", [36, 76, 116, 129, 130, 156, 200])
+@pytest.mark.parametrize("look", [LOOK, PLAIN])
+def test_the_help_says_all_of_itself_in_any_width(width: int, look: Look) -> None:
+    able = {key.needs for key in KEYS}
+    lines = [line for item in help_listing(able, look, width).items for line in item.lines]
+    assert all(width_of(line) <= width for line in lines)
+    rows = ["".join(text for text, _ in line) for line in lines]
+    edge = next(row.index(" Phases, from stacks") for row in rows if " Phases, from stacks" in row)
+    if edge:
+        assert all(row[edge - 1 : edge + 1].isspace() for row in rows if len(row) > edge)
+    columns = (row[:edge] if edge else row for row in rows), (row[edge:] for row in rows)
+    texts = [" ".join(" ".join(column).split()) for column in columns]
+    assert all(" ".join(key.help.split()) in texts[0] for key in KEYS)
+    assert texts[-1].count(MEANING["work"]) == sum(phase.kind == "work" for phase in PHASES)
+    assert "…" not in texts[0] + texts[1]

@@ -1,0 +1,65 @@
+"""The command line refuses what no command could use, in words of its own, before anything is imported or looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ppscope.cli import main
+from ppscope.cli_types import Number
+from tests.docs import first_sentence
+
+
+def parameters(kind: type[click.FloatRange | click.IntRange | click.Path]) -> Iterator[tuple[str, click.Parameter]]:
+    """Every parameter of that type, with the command that has it."""
+    for name, command in sorted(main.commands.items()):
+        for parameter in command.params:
+            if isinstance(parameter.type, kind):
+                yield name, parameter
+
+
+def refusal(parameter: click.Parameter, value: str) -> str:
+    """What the parameter says about a value that it does not take."""
+    with pytest.raises(click.BadParameter) as refused:
+        parameter.type_cast_value(click.Context(main), (value,) if parameter.nargs == -1 else value)
+    return refused.value.message
+
+
+def test_no_number_is_one_that_cannot_be_counted_with() -> None:
+    numbers = [parameter for _, parameter in parameters(click.FloatRange)]
+    assert len(numbers) >= 8
+    for parameter in numbers:
+        assert refusal(parameter, "nan") == "'nan' is not a number"
+        for giant in ("inf", "1e300", "-inf", "-1e300"):
+            assert giant.lstrip("-") in refusal(parameter, giant).replace("+", "")
+
+
+def test_no_number_has_a_type_that_lets_nan_through() -> None:
+    for name, command in main.commands.items():
+        for parameter in command.params:
+            assert not isinstance(parameter.type, click.types.FloatParamType) or isinstance(parameter.type, Number), (
+                name
+            )
+
+
+def test_no_file_or_folder_has_an_empty_name() -> None:
+    paths = [parameter for _, parameter in parameters(click.Path)]
+    assert len(paths) >= 9
+    assert {refusal(parameter, "") for parameter in paths} == {"the name is empty"}
+
+
+@pytest.mark.parametrize("value", ["abc", "", "0", "-1", "12.0", "0x17", "1 2"])
+def test_what_is_no_process_id_is_called_that(value: str) -> None:
+    pids = [parameter for _, parameter in parameters(click.IntRange) if parameter.name == "pid"]
+    assert len(pids) == 6
+    assert {refusal(pid, value) for pid in pids} == {f"{value!r} is not a process id: a whole number from 1 up"}
+
+
+def test_the_help_says_of_every_command_all_it_has_to_say() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).output
+    assert "..." not in shown.replace("[ARGS]...", "")
+    for name, command in main.commands.items():
+        assert f"{name} {first_sentence(command).split('. ')[0].rstrip('.')}" in " ".join(shown.split())
