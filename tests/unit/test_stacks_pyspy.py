@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from ppscope.sources import stacks_pyspy
-from ppscope.sources.stacks_pyspy import explain, find_pyspy, first_line, permission_trouble, record_argv
+from ppscope.sources.stacks_pyspy import (
+    dump_argv,
+    explain,
+    find_pyspy,
+    first_line,
+    permission_trouble,
+    record_argv,
+)
 
 TRACE = b"\n\nStack backtrace:\n   0: <E as anyhow::context::ext::StdError>::ext_context\n"
 DENIED = b"Permission Denied: Try running again with elevated permissions by going 'sudo env \"PATH=$PATH\" !!'\n"
@@ -90,7 +97,8 @@ def test_pyspy_beside_this_python_comes_first(tmp_path: Path, monkeypatch: pytes
         assert find_pyspy() == str(binary)
 
 
-def test_pyspy_never_stops_its_target() -> None:
-    argv = record_argv("py-spy", 1, 50, "out", 3)
-    assert {"--nonblocking", "-i", "-t", "--full-filenames"} <= set(argv)
+@pytest.mark.parametrize("argv", [record_argv("py-spy", 1, 50, "out", 3), dump_argv("py-spy", 1)])
+def test_each_command_line_of_pyspy_is_one_that_stops_nothing(argv: list[str]) -> None:
+    assert "--nonblocking" in argv
     assert "--native" not in argv
+    assert argv[1] != "record" or {"-i", "-t", "--full-filenames"} <= set(argv)
