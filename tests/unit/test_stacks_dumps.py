@@ -19,6 +19,7 @@ SECRET = "sk-live-1234567890"
 BATCH = "<ScheduleBatch at 0x7f4b2d40b750>"
 RANK = {
     "server_args": f"<ServerArgs api_key={SECRET}>", "gpu_id": "3", "tp_rank": "1", "pp_rank": "2", "dp_rank": "None",
+    "port": "30000", "pin": "4711",
 }  # fmt: skip
 
 

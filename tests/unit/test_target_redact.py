@@ -58,6 +58,8 @@ def test_no_flag_like_a_secret_lets_its_value_through(
         f"https://host/hook?x=1&api_key={SECRET}",
         f"Authorization: Bearer {SECRET}",
         f"-H 'Authorization: Basic {SECRET}'",
+        f"Authorization: Token id {SECRET}",
+        f"Proxy-Authorization: Digest realm=x, response={SECRET}, uri=/",
         f"x-api-key: {SECRET}",
         f"ServerArgs(model_path='m', api_key='{SECRET}', port=1)",
         json.dumps({"model": "m", "access_key": SECRET}),
