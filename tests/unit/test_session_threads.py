@@ -1,0 +1,42 @@
+"""Which thread of a scheduler its lane shows: the main one alone, by whatever is known of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ppscope.records import FrameDef, Hello, Rank, RankKey, Server, StackDef, StackSpans
+from ppscope.session import Session
+from tests.fed_stream import FedStream
+
+KEY = RankKey(0, 0, 0)
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("main_tid", "ns_pid", "main", "name"),
+    [
+        (10, None, 10, "MainThread"),
+        (10, None, 10, ""),
+        (10, 1, 10, "MainThread"),  # a PID namespace of its own: the window's number was translated
+        (None, None, 10, ""),
+        (None, 1, 1, ""),
+        (None, None, 77, "MainThread"),
+    ],
+)
+def test_the_lane_of_a_rank_is_its_main_thread_and_no_other(
+    main_tid: int | None, ns_pid: int | None, main: int, name: str
+) -> None:
+    rank = Rank(KEY, 10, 100, "sglang::scheduler_PP0", ns_pid=ns_pid, main_tid=main_tid)
+    stream = FedStream(
+        Hello(1, "", "here", 0, 0, 1, "", ""),
+        Server(0, 5, 1, "launch_server", "serving", (rank,), 1, 1, 1),
+        FrameDef(0, "event_loop_pp", "scheduler_pp_mixin.py", 1),
+        StackDef(0, (0,)),
+    )
+    # The other threads come first and were seen for longer.
+    for tid, called, seconds in ((11, "Thread-1", 8), (12, "", 6), (main, name, 2)):
+        stream.add(StackSpans(KEY, tid, called, 0, seconds * S, S // 50, [0], [seconds * S], [0]))
+    session = Session(stream)
+    session.poll()
+    assert [(span.start_ns, span.end_ns) for span in session.spans(KEY, 0, 9 * S)] == [(0, 2 * S)]
+    assert set(session.states[KEY].threads) == {11, 12, main}, "the others are kept for the list of threads"
