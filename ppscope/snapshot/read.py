@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -47,12 +48,11 @@ class Opened(msgspec.Struct, frozen=True):
 def read_file(path: Path) -> Opened:
     """Read a snapshot, or index a recording with the closed parts beside it. Raises UnreadableFile."""
     try:
-        if not path.exists():
-            raise UnreadableFile(f"no such file: {named(path)}")
-        if not path.is_file():
+        kind = path.stat().st_mode
+        if not stat.S_ISREG(kind):
             # A pipe would wait for a writer, a device may never end.
             raise UnreadableFile(
-                f"{named(path)} is a folder" if path.is_dir() else f"{named(path)} is not a regular file"
+                f"{named(path)} is a folder" if stat.S_ISDIR(kind) else f"{named(path)} is not a regular file"
             )
         with path.open("rb") as file:
             head = file.read(page_data.MARK_WITHIN)
@@ -64,6 +64,8 @@ def read_file(path: Path) -> Opened:
             if path.stat().st_size > _MAX_PAGE_BYTES:
                 raise UnreadableFile(f"{named(path)} is larger than {_MAX_PAGE_BYTES >> 30} GiB")
             return _snapshot(path, path.read_bytes())
+    except FileNotFoundError:
+        raise UnreadableFile(f"no such file: {named(path)}") from None
     except OSError as error:
         raise UnreadableFile(f"{named(path)}: {error.strerror or error}") from None
     raise UnreadableFile(f"{named(path)} is neither a ppscope recording nor a ppscope snapshot")

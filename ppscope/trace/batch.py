@@ -59,11 +59,10 @@ def _find(path: Path, files: TraceFiles) -> None:
         files.found += [file for file in inside if not file.name.startswith("merged-")] or inside
     elif path.is_file():
         files.named.append(path)
-    elif path.exists():
+    else:
+        path.stat()
         # A pipe would wait for a writer, a device may never end; a trace is read twice besides.
         raise TraceError(f"{path}: not a regular file")
-    else:
-        raise TraceError(f"{path}: No such file or directory")
 
 
 def _inside(candidates: Iterable[Path]) -> list[Path]:

@@ -119,11 +119,21 @@ def test_foreign_and_other_versions_are_told_apart(tmp_path: Path, content: byte
         read_file(file)
 
 
-def test_folder_and_missing_file_are_told(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match="folder"):
-        read_file(tmp_path)
-    with pytest.raises(UnreadableFile, match="no such file"):
-        read_file(tmp_path / "nothing")
+def test_what_is_no_file_is_told_as_what_it_is(tmp_path: Path) -> None:
+    loop, dangling, plain = tmp_path / "loop", tmp_path / "dangling", tmp_path / "plain"
+    loop.symlink_to(loop)
+    dangling.symlink_to(tmp_path / "nothing")
+    plain.write_bytes(b"x")
+    for path, said in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "nothing", "no such file"),
+        (dangling, "no such file"),
+        (loop, "Too many levels of symbolic links"),
+        (plain / "below", "Not a directory"),
+        (tmp_path / ("n" * 300), "File name too long"),
+    ):
+        with pytest.raises(UnreadableFile, match=said):
+            read_file(path)
 
 
 class Clock:

@@ -70,6 +70,8 @@ def test_a_path_that_is_no_file_or_folder_of_ours_is_one_line(
     """A pipe nobody writes to, an endless device, a folder that may not be listed (root may list all, so it is told)."""
     pipe, closed = tmp_path / "pipe.json", tmp_path / "closed"
     os.mkfifo(pipe)
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
     closed.mkdir()
 
     def refuse(self: Path) -> Iterator[Path]:
@@ -79,6 +81,7 @@ def test_a_path_that_is_no_file_or_folder_of_ours_is_one_line(
     for path, said in (
         (pipe, "not a regular file"),
         ("/dev/zero", "not a regular file"),
+        (loop, "Too many levels of symbolic links"),
         (closed, "Permission denied"),
     ):
         assert run([str(path)], as_json=False) == 3
