@@ -9,7 +9,7 @@ import time
 from ppscope.doctor.facts import Answer, Target
 from ppscope.doctor.gather_own import no_room
 from ppscope.doctor.parse import python_of
-from ppscope.sources.burst_folder import LEAST_FREE_BYTES, PARENTS, VARIABLE
+from ppscope.sources.burst_folder import LEAST_FREE_BYTES, PARENTS, VARIABLE, FolderError, root_of
 from ppscope.sources.server_http import HttpError
 from ppscope.sources.server_keys import Keys
 from ppscope.sources.server_log import LogError, LogTail
@@ -100,8 +100,8 @@ def _log(pid: int) -> tuple[str, bool]:
 
 def _folders(proc: Proc, pid: int) -> tuple[tuple[str, str], ...]:
     chosen = os.environ.get(VARIABLE)
-    ours, theirs = proc.link("self", "ns/mnt"), proc.link(pid, "ns/mnt")
-    if theirs is None:
+    try:
+        root = root_of(proc, pid)
+    except FolderError:
         return ()
-    root = "" if ours == theirs else proc.path(pid, "root")
     return tuple((name, no_room(root + name, LEAST_FREE_BYTES)) for name in ((chosen,) if chosen else PARENTS))

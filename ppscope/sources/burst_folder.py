@@ -43,7 +43,7 @@ def make_folder(pid: int, environment: Mapping[str, str] | None = None, proc_roo
     chosen = (os.environ if environment is None else environment).get(VARIABLE)
     parents = (chosen,) if chosen else PARENTS
     proc = Proc(proc_root)
-    root = _root(proc, pid)
+    root = root_of(proc, pid)
     status = proc.status(pid)
     uid = None if status is None else status.uid
     reasons = []
@@ -90,8 +90,8 @@ def remove(folder: Folder) -> str | None:
     return None
 
 
-def _root(proc: Proc, pid: int) -> str:
-    """Where the scheduler's file tree begins: empty for our own, /proc/PID/root for one in another mount namespace."""
+def root_of(proc: Proc, pid: int) -> str:
+    """Where a process's file tree begins: empty for our own, /proc/PID/root for another. Raises FolderError."""
     ours, theirs = proc.link("self", "ns/mnt"), proc.link(pid, "ns/mnt")
     if theirs is None and proc.exists(pid):
         raise FolderError("the server's mount namespace cannot be read", "run ppscope as the server's user or as root")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -85,11 +86,19 @@ class Proc:
         return dict(item.split("=", 1) for item in split_nul(raw) if "=" in item)
 
     def link(self, pid: int | str, name: str) -> str | None:
-        """Target of a symbolic link such as `exe`, `cwd` or `ns/net`."""
+        """Target of a symbolic link such as `exe`, `cwd` or `ns/net`; a path is as the process itself names it."""
         try:
-            return os.readlink(self.path(pid, name))
+            target = os.readlink(self.path(pid, name))
         except OSError:
             return None
+        return self._inside(pid, [target])[0] if name in ("cwd", "exe") else target
+
+    def _inside(self, pid: int | str, paths: Sequence[str]) -> list[str]:
+        """Paths without the folder that is the process's root: after a plain chroot the kernel names them from ours."""
+        root = self.link(pid, "root")
+        if root is None or root == "/":
+            return list(paths)
+        return [path[len(root) :] or "/" if f"{path}/".startswith(f"{root}/") else path for path in paths]
 
     def fd_links(self, pid: int) -> list[str] | None:
         """What the process's file descriptors point to; None without permission."""
@@ -109,12 +118,12 @@ class Proc:
         return None if refused and not links else links
 
     def mapped_files(self, pid: int) -> frozenset[str] | None:
-        """Paths of the files mapped into the process; None without permission."""
+        """Paths of the files mapped into the process, as it names them; None without permission."""
         raw = self.read(pid, "maps")
         if raw is None:
             return None
         names = {line[slash:] for line in raw.split(b"\n") if (slash := line.find(b"/")) > 0}
-        return frozenset(name.decode("utf-8", "replace") for name in names)
+        return frozenset(self._inside(pid, [name.decode("utf-8", "replace") for name in names]))
 
 
 def split_nul(raw: bytes) -> tuple[str, ...]:

@@ -69,6 +69,29 @@ def isolated(private: Path, *options: str, network: bool = False) -> Iterator[in
         outer.stdout.close()
 
 
+@contextmanager
+def chrooted(root: Path) -> Iterator[int]:
+    """An emulated server whose root is a folder: the kernel names its files from our root, under that folder."""
+    safe = "-P " if sys.version_info >= (3, 11) else ""
+    server = (
+        f"{sys.executable} {safe}-m ppscope.emulator --scenario serial --pp {STAGES} --seconds 120 --die-with-parent"
+    )
+    assert UNSHARE is not None
+    outer = subprocess.Popen(
+        [UNSHARE, "--mount", "sh", "-c", f"mount --rbind / {root} && exec chroot {root} {server}"],
+        stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert outer.stdout is not None
+    try:
+        for line in outer.stdout:
+            if line.startswith("ready "):
+                break
+        yield outer.pid
+    finally:
+        outer.terminate()
+        outer.communicate(timeout=10)
+
+
 def scheduler_pids(launcher: int) -> dict[int, int]:
     """Pipeline rank → pid as it is here."""
     found = {}
@@ -138,6 +161,18 @@ def test_from_outside_pids_stacks_log_and_gpus_are_right(tmp_path: Path) -> None
         assert {rank.key.pp: rank.gpu.index if rank.gpu else None for rank in server.ranks} == {0: 0, 1: 1, 2: 2}
         metrics = [record for record in records if isinstance(record, SourceStatus) and record.name == "metrics"]
         assert metrics[-1].state == "ok"  # the port is shared: it is asked
+
+
+def test_a_server_whose_root_is_a_folder(tmp_path: Path) -> None:
+    """Its package and version are found all the same; stacks are not looked at, since py-spy finds no libpython in a chroot."""
+    root = tmp_path / "root"
+    root.mkdir()
+    with chrooted(root) as launcher:
+        assert os.readlink(f"/proc/{launcher}/exe").startswith(f"{root}/")
+        server = last_server(recorded(tmp_path / "chroot.pps", str(PPSCOPE), "record", str(launcher)))
+        assert server.launcher_pid == launcher
+        assert server.version == "0.5.23"
+        assert {rank.key for rank in server.ranks} == EVERY_RANK
 
 
 def test_pids_that_nvml_names_join_ranks_of_another_namespace(tmp_path: Path) -> None:

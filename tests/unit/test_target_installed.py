@@ -98,9 +98,19 @@ def by_path_variable(files: Path) -> dict[str, object]:
     return {"argv": ["python", "-m", "sglang.launch_server"], "env": {"PATH": "/usr/bin:/opt/venv/bin"}}
 
 
+def in_a_chroot(files: Path) -> dict[str, object]:
+    package(files / "srv/python", "0.5.23", "version.py")
+    return {"cwd": str(files / "srv/python")}
+
+
+def by_maps_in_a_chroot(files: Path) -> dict[str, object]:
+    package(files / "usr/lib/python3/dist-packages", "0.5.23")
+    return {"argv": ["python"], "maps": [str(files / "usr/lib/python3/dist-packages/torch/lib/libtorch.so")]}
+
+
 CASES = [
-    in_site, in_site_by_maps, by_metadata, in_working_directory, on_pythonpath, editable_by_url, editable_by_pth, editable_by_finder,
-    through_absolute_links, by_path_variable,
+    in_a_chroot, by_maps_in_a_chroot, in_site, in_site_by_maps, by_metadata, in_working_directory, on_pythonpath,
+    editable_by_url, editable_by_pth, editable_by_finder, through_absolute_links, by_path_variable,
 ]  # fmt: skip
 
 
