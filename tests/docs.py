@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from ppscope import __version__
 from ppscope.cli import main as command_line
-from ppscope.keys import KEYS, as_markdown
+from ppscope.keys import as_markdown
+from tests.manual import completion, manual
 from tests.shared import ROOT
 
 README = ROOT / "README.md"
@@ -78,71 +78,16 @@ def readme(text: str) -> str:
     return text
 
 
-def roff(text: str) -> str:
-    """Text made safe for a manual page."""
-    return text.replace("\\", "\\e").replace("-", "\\-").replace("\n.", "\n\\&.").replace("\n'", "\n\\&'")
-
-
-def _options(command: click.Command) -> Iterator[str]:
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            yield ".TP"
-            metavar = "" if parameter.is_flag else f" {(parameter.metavar or parameter.type.name).upper()}"
-            yield f"\\fB{roff(', '.join(parameter.opts))}\\fR{roff(metavar)}"
-            yield roff(" ".join((parameter.help or "").split()))
-
-
-def manual() -> str:
-    """The manual page, in roff."""
-    lines = [
-        f'.TH PPSCOPE 1 "" "ppscope {__version__}" "User Commands"',
-        ".SH NAME",
-        "ppscope \\- live profiler for pipeline\\-parallel SGLang servers",
-        ".SH SYNOPSIS",
-        *(f".br\n{roff(usage(name, command))}" for name, command in commands()),
-        ".SH DESCRIPTION",
-        roff(" ".join((command_line.help or "").split())),
-        ".SH COMMANDS",
-    ]
-    for name, command in commands():
-        lines += [
-            f".SS {roff(name)}",
-            "\n.PP\n".join(roff(" ".join(p.split())) for p in (command.help or "").split("\n\n")),
-        ]
-        lines += _options(command)
-    lines.append(".SH KEYS")
-    for key in KEYS:
-        lines += [".TP", f"\\fB{roff(key.show)}\\fR", roff(key.help)]
-    lines += [
-        ".SH EXIT STATUS",
-        roff("0 done, nothing found; 1 findings; 2 usage, or a choice is needed; 3 could not attach or read; "
-             "4 the target ended before enough was seen; 130 interrupted."),
-        ".SH ENVIRONMENT",
-    ]  # fmt: skip
-    for name, what in ENVIRONMENT:
-        lines += [".TP", f"\\fB{roff(name)}\\fR", roff(what)]
-    lines += [
-        ".SH SHELL COMPLETION",
-        roff("Tab completes commands, flags, files, and the pids of the servers that run, after:"),
-    ]
-    for shell, file, line in COMPLETION:
-        lines += [".TP", f"\\fB{roff(f'{shell} {file}')}\\fR", roff(line)]
-    return "\n".join(lines) + "\n"
-
-
-ENVIRONMENT = (
-    ("PPSCOPE_API_KEY, PPSCOPE_ADMIN_KEY", "keys of the server, sent to it alone and only when it asks for one"),
-    ("PPSCOPE_PYSPY", "the py-spy binary to use"),
-    ("PPSCOPE_SNAPSHOT_DIR", "where the key s saves snapshots; the current folder unless set"),
-    ("NO_COLOR", "no colours; glyphs tell phases apart"),
-)
+def manual_page() -> str:
+    """The manual page as the code has it."""
+    return manual([usage(name, command) for name, command in commands()]) + completion(COMPLETION)
 
 
 def outdated() -> list[Path]:
     """Files that do not say what the code says."""
     text = README.read_text(encoding="utf-8")
     stale = [README] if readme(text) != text else []
-    if not MANUAL.exists() or MANUAL.read_text(encoding="utf-8") != manual():
+    if not MANUAL.exists() or MANUAL.read_text(encoding="utf-8") != manual_page():
         stale.append(MANUAL)
     return stale
 
@@ -151,7 +96,7 @@ def main() -> int:
     """Rewrite both files."""
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
     MANUAL.parent.mkdir(exist_ok=True)
-    MANUAL.write_text(manual(), encoding="utf-8")
+    MANUAL.write_text(manual_page(), encoding="utf-8")
     return 0
 
 

@@ -115,6 +115,16 @@ def test_help_and_version(installed: Installed) -> None:
     assert installed.run("--version").stdout.startswith("ppscope")
 
 
+def test_man_finds_the_page(installed: Installed) -> None:
+    page = installed.folder / "share" / "man" / "man1" / "ppscope.1"
+    assert page.read_bytes() == (ROOT / "docs" / "ppscope.1").read_bytes()
+    if shutil.which("man", path="/usr/bin:/bin") is None:
+        pytest.skip("man is not installed")
+    environment = {"HOME": str(installed.home), "PATH": f"{installed.folder}/bin:/usr/bin:/bin"}
+    done = subprocess.run(["man", "-w", "ppscope"], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(page)
+
+
 def test_doctor_finds_no_fault_with_the_installation(installed: Installed, server: int) -> None:
     done = installed.run("doctor", str(server), "--json")
     assert done.stderr == ""

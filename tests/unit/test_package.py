@@ -1,4 +1,4 @@
-"""The wheel holds what git holds, under the names it is imported by."""
+"""The wheel holds what git holds, under the names it is imported by, and the manual page where `man` looks."""
 
 from __future__ import annotations
 
@@ -46,5 +46,7 @@ def test_the_wheel_is_what_git_holds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if not name.split("/")[0].endswith(".dist-info")}
+        packed = {name for name in archive.namelist() if not name.split("/")[0].endswith((".dist-info", ".data"))}
+        manuals = [name for name in archive.namelist() if name.endswith(".data/data/share/man/man1/ppscope.1")]
+        assert [archive.read(name) for name in manuals] == [(copy / "docs" / "ppscope.1").read_bytes()]
     assert packed == tracked()
