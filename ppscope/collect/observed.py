@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from ppscope.records import AnyRecord, GpuDevice, GpuSample, RankKey, Server
 from ppscope.target.found import Found
 from ppscope.target.gpu_map import map_gpus, with_gpus
+from ppscope.target.procfs import Proc, contained
 
 
 class Observed:
     """Collects NVML's process table and the dumps' rank facts out of the passing records; safe to call from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, proc: Proc | None = None, inside: bool | None = None) -> None:
+        self._proc = proc or Proc()
+        # In a container a number that exists here may be the host's of a stranger, and often is a small one of ours.
+        self._inside = bool(contained(self._proc) if inside is None else inside)
         self.rank_facts: Mapping[RankKey, Mapping[str, int]] = {}
         self._devices: dict[int, GpuDevice] = {}
         self._pids: dict[int, tuple[int, ...]] = {}
@@ -37,7 +40,7 @@ class Observed:
             device=found.device,
             devices=list(self._devices.values()),
             pids=pids,
-            foreign_pids=any(not os.path.exists(f"/proc/{pid}") for on_gpu in pids.values() for pid in on_gpu),
+            foreign_pids=self._inside or any(not self._proc.exists(pid) for on_gpu in pids.values() for pid in on_gpu),
             dumps=dumps,
             rank_env=found.rank_env,
         )

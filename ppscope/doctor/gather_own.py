@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from ppscope.doctor.facts import Own, Terminal
 from ppscope.doctor.parse import status_number
 from ppscope.sources.stacks_pyspy import ptrace_scope
-from ppscope.target.procfs import Proc, hides_processes, user_name
+from ppscope.target.procfs import Proc, contained, hides_processes, user_name
 
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""PROC_PID_INIT_INO of the kernel, include/linux/proc_ns.h."""
 _SHM_LEAST_BYTES = 16 << 20
 
 
@@ -27,7 +25,6 @@ def own() -> Own:
     """What this process may do."""
     proc = Proc()
     status = proc.read("self", "status") or b""
-    namespace = proc.link("self", "ns/pid")
     uid = os.geteuid()
     return Own(
         uid=uid,
@@ -36,7 +33,7 @@ def own() -> Own:
         seccomp=status_number(status, "Seccomp"),
         ptrace_scope=ptrace_scope(),
         reads_itself=_reads_itself(),
-        contained=None if namespace is None else namespace != _FIRST_PID_NAMESPACE,
+        contained=contained(proc),
         hidepid=hides_processes(proc),
     )
 

@@ -7,6 +7,9 @@ import pwd
 from collections.abc import Sequence
 from typing import NamedTuple
 
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO of the kernel, include/linux/proc_ns.h."""
+
 
 class Stat(NamedTuple):
     """Fields of /proc/PID/stat; `started_ticks` is the start time since boot in clock ticks."""
@@ -182,6 +185,12 @@ def user_name(uid: int | None) -> str | None:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def contained(proc: Proc) -> bool | None:
+    """Whether we run in a PID namespace other than the machine's first; None where that cannot be read."""
+    namespace = proc.link("self", "ns/pid")
+    return None if namespace is None else namespace != _FIRST_PID_NAMESPACE
 
 
 def hides_processes(proc: Proc) -> bool:
