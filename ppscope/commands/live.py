@@ -20,8 +20,8 @@ _FIRST_SERVER_S = 6.0
 
 
 def complain(message: str, remedy: str = "") -> None:
-    """One clear line on stderr, and how to mend it where that is known."""
-    text = f"ppscope: {message}\n" + (f"  try: {remedy}\n" if remedy else "")
+    """One clear line on stderr, and how to mend it where that is known: one command a line."""
+    text = f"ppscope: {message}\n" + "".join(f"  try: {command}\n" for command in remedy.split("\n") if command)
     # A file's or a server's name may hold anything, and a terminal would obey it.
     sys.stderr.write("".join(char if char == "\n" or char.isprintable() else "?" for char in text))
 

@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from ppscope.doctor.facts import Check, Facts
+from ppscope.target.errors import SUDO
 
-SUDO = 'sudo env "PATH=$PATH" ppscope …'
 _CONTAINER = "docker run --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
-_EXEC = (
-    "an exec into a container does not get its capabilities back: docker exec --privileged, or start it with "
-    + _CONTAINER
-)
+_SYSCTL = "sudo sysctl kernel.yama.ptrace_scope=0"
+_REBOOT = "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: it cannot be lowered while the machine runs"
+_MODULE = "dmesg | grep -i -e apparmor -e avc -e denied"
+
+
+def again(facts: Facts) -> str:
+    """The command to run once more, for this server where there is one."""
+    return "ppscope doctor" if facts.target is None else f"ppscope attach {facts.target.pid}"
+
+
+def sudo(facts: Facts) -> str:
+    """The same with the rights of root."""
+    return SUDO + again(facts).removeprefix("ppscope")
+
+
+def _capability(facts: Facts) -> str:
+    """How root gets its missing capability. One command a line: an exec into a container has not what the container was given."""
+    own = f"docker exec -it --privileged CONTAINER {again(facts)}\n" if facts.own.contained else ""
+    return own + _CONTAINER
+
+
+def right(facts: Facts) -> str:
+    """What opens the memory of a process, by the lock that is closed."""
+    own = facts.own
+    if own.ptrace_scope is not None and own.ptrace_scope >= 3:
+        return _REBOOT
+    if own.may_trace_others:
+        return _MODULE
+    return _capability(facts) if own.uid == 0 else sudo(facts)
 
 
 def memory(facts: Facts) -> Check | None:
@@ -22,10 +47,10 @@ def memory(facts: Facts) -> Check | None:
     if not target.unreadable:
         return Check("target.memory", "ok", "stacks can be read: the memory of every scheduler opens")
     pids = ", ".join(map(str, target.unreadable[:4])) + (" …" if len(target.unreadable) > 4 else "")
-    remedy = _CONTAINER if facts.own.uid == 0 else SUDO
-    return Check(
-        "target.memory", "problem", f"the memory of {len(target.unreadable)} processes does not open: {pids}", remedy
-    )
+    said = f"the memory of {len(target.unreadable)} processes does not open: {pids}"
+    if facts.own.may_trace_others and (facts.own.ptrace_scope or 0) < 3:
+        said += ", although this process has CAP_SYS_PTRACE: a security module or a user namespace refuses it"
+    return Check("target.memory", "problem", said, right(facts))
 
 
 def _proven(facts: Facts) -> bool:
@@ -41,14 +66,11 @@ def scope(facts: Facts) -> Check:
     if value <= 0:
         return Check("ptrace.scope", "ok", said)
     if value >= 3:
-        remedy = (
-            "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: it cannot be lowered while the machine runs"
-        )
-        return Check("ptrace.scope", "problem", f"{said}: nobody may read another process, not even root", remedy)
+        return Check("ptrace.scope", "problem", f"{said}: nobody may read another process, not even root", _REBOOT)
     if may or _proven(facts):
         return Check("ptrace.scope", "ok", f"{said}, and this process is allowed all the same")
     who = "only a parent may read its children" if value == 1 else "only CAP_SYS_PTRACE may read other processes"
-    remedy = _CONTAINER if facts.own.uid == 0 else f"sudo sysctl kernel.yama.ptrace_scope=0, or {SUDO}"
+    remedy = _capability(facts) if facts.own.uid == 0 else f"{sudo(facts)}\n{_SYSCTL}"
     return Check("ptrace.scope", "problem", f"{said}: {who}", remedy)
 
 
@@ -63,8 +85,12 @@ def capability(facts: Facts) -> Check:
     if _proven(facts):
         return Check("ptrace.capability", "ok", "no CAP_SYS_PTRACE, and none is needed")
     if own.uid == 0:
-        remedy = _EXEC if own.contained else _CONTAINER
-        return Check("ptrace.capability", "problem", "root here lacks CAP_SYS_PTRACE", remedy)
+        said = "root here lacks CAP_SYS_PTRACE"
+        if facts.target is None or facts.target.unreadable is None:
+            # cap_ptrace_access_check (security/commoncap.c): between equals none is needed, as in one container.
+            said += ": it reads only processes that lack it too, as those beside it in one container do"
+            return Check("ptrace.capability", "info", said, _capability(facts))
+        return Check("ptrace.capability", "problem", said, _capability(facts))
     return Check("ptrace.capability", "info", f"no CAP_SYS_PTRACE: only processes of {own.user} can be read")
 
 
@@ -80,7 +106,7 @@ def user(facts: Facts) -> Check | None:
     said = f"the server runs as {target.user}, ppscope as {own.user}"
     if own.may_trace_others or _proven(facts):
         return Check("target.user", "ok", said + ", which may read it")
-    return Check("target.user", "problem", said, SUDO)
+    return Check("target.user", "problem", said, sudo(facts))
 
 
 def seccomp(facts: Facts) -> Check:
@@ -95,7 +121,7 @@ def seccomp(facts: Facts) -> Check:
         return Check("ptrace.seccomp", "ok", said)
     if own.reads_itself is None:
         return Check("ptrace.seccomp", "unknown", "process_vm_readv could not be tried")
-    remedy = f"{_CONTAINER}, or --security-opt seccomp=unconfined"
+    remedy = f"{_CONTAINER}\ndocker run --security-opt seccomp=unconfined"
     return Check("ptrace.seccomp", "problem", f"process_vm_readv is filtered here ({own.reads_itself})", remedy)
 
 
@@ -118,4 +144,6 @@ def hidepid(facts: Facts) -> Check | None:
     """/proc that hides other users' processes."""
     if not facts.own.hidepid:
         return None
-    return Check("proc.hidepid", "problem", "/proc is mounted with hidepid: servers of other users are invisible", SUDO)
+    return Check(
+        "proc.hidepid", "problem", "/proc is mounted with hidepid: servers of other users are invisible", sudo(facts)
+    )

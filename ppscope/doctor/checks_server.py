@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ppscope.doctor.checks_access import SUDO
+from ppscope.doctor.checks_access import right
 from ppscope.doctor.facts import Check, Facts
 
 
@@ -77,7 +77,7 @@ def log(facts: Facts) -> Check | None:
         return None
     if not target.log:
         return Check("log", "ok", "the server's log is a file and can be read")
-    remedy = "start the server with its output in a file: … > server.log 2>&1" if target.log_usual else SUDO
+    remedy = "start the server with > server.log 2>&1 behind its command" if target.log_usual else right(facts)
     return Check("log", "info" if target.log_usual else "problem", target.log, remedy)
 
 
@@ -92,5 +92,7 @@ def folder(facts: Facts) -> Check | None:
         if not why:
             return Check("trace.folder", "ok", f"a profile burst can use {name}")
     reasons = "; ".join(f"{name}: {why}" for name, why in target.folders)
-    remedy = "PPSCOPE_PROFILE_FOLDER=DIR ppscope attach …, a folder that the server's user can write to"
+    remedy = (
+        f"PPSCOPE_PROFILE_FOLDER=DIR ppscope attach {target.pid}  (DIR: 1 GB free, the server's user can write to it)"
+    )
     return Check("trace.folder", "problem", f"no folder for the traces of a profile burst: {reasons}", remedy)

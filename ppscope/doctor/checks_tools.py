@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from ppscope.doctor.facts import Check, Facts
 from ppscope.doctor.parse import version
-from ppscope.sources.stacks_pyspy import OLDEST_PYTHON, PYTHON_SINCE
+from ppscope.sources.stacks_pyspy import OLDEST_PYTHON, PYTHON_SINCE, USUAL_BUILD
 
 NEWEST_PYTHON = max(PYTHON_SINCE)
-_UPGRADE = "pip install -U py-spy"
+
+
+def _install(facts: Facts, words: str) -> str:
+    return f"{facts.tools.install} {words}"
 
 
 def pyspy(facts: Facts) -> Check:
@@ -15,11 +18,11 @@ def pyspy(facts: Facts) -> Check:
     tools = facts.tools
     if tools.pyspy is None:
         return Check(
-            "pyspy.present", "problem", "py-spy is not installed beside ppscope nor on PATH", "pip install py-spy"
+            "pyspy.present", "problem", "py-spy is not installed beside ppscope nor on PATH", _install(facts, "py-spy")
         )
     if tools.pyspy_version is None:
         said = f"{tools.pyspy} does not start: {tools.pyspy_trouble or 'it says no version'}"
-        return Check("pyspy.present", "problem", said, "pip install --force-reinstall py-spy")
+        return Check("pyspy.present", "problem", said, _install(facts, "--force-reinstall py-spy"))
     return Check("pyspy.present", "ok", f"py-spy {_dotted(tools.pyspy_version)}")
 
 
@@ -34,12 +37,15 @@ def python(facts: Facts) -> Check | None:
     if target.free_threaded:
         return Check(
             "pyspy.python", "problem", f"{said}, a free-threaded build, whose stacks py-spy cannot read",
-            "start the server with the usual build of Python",
+            USUAL_BUILD,
         )  # fmt: skip
     if target.python > NEWEST_PYTHON or target.python < OLDEST_PYTHON:
         known = f"{_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)}"
         return Check(
-            "pyspy.python", "problem", f"{said}; py-spy reads {known}", f"{_UPGRADE}, once it knows that version"
+            "pyspy.python",
+            "problem",
+            f"{said}; py-spy reads {known}",
+            _install(facts, "-U py-spy") + "  (once there is one that knows it)",
         )
     needed = PYTHON_SINCE.get(target.python)
     if needed is not None and has is not None and has < needed:
@@ -47,7 +53,7 @@ def python(facts: Facts) -> Check | None:
             "pyspy.python",
             "problem",
             f"{said}, which py-spy reads from {_dotted(needed)} on; here is {_dotted(has)}",
-            _UPGRADE,
+            _install(facts, "-U py-spy"),
         )
     return Check("pyspy.python", "ok", said)
 
@@ -58,6 +64,8 @@ def nvml(facts: Facts) -> Check:
     if target is not None and target.emulated:
         return Check("gpu.nvml", "info", "the server's GPUs are emulated: NVML is not asked")
     state, said, remedy = tools.nvml_state, tools.nvml_message, tools.nvml_remedy
+    if remedy.startswith("pip install "):
+        remedy = _install(facts, remedy.removeprefix("pip install "))
     if state is None:
         return Check("gpu.nvml", "unknown", "NVML said nothing in time", "nvidia-smi")
     if state == "ok":
@@ -84,7 +92,7 @@ def driver(facts: Facts) -> Check | None:
             "gpu.driver",
             "problem",
             f"{said}: too old to read this driver's list of processes",
-            "pip install -U nvidia-ml-py",
+            _install(facts, "-U nvidia-ml-py"),
         )
     return Check("gpu.driver", "ok", said)
 

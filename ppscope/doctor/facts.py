@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-CAP_SYS_PTRACE = 19
-"""Bit of a capability set, include/uapi/linux/capability.h."""
+from ppscope.sources.stacks_pyspy import CAP_SYS_PTRACE
 
 
 @dataclass(frozen=True)
@@ -82,6 +81,8 @@ class Tools:
     binding: str | None = None
     """Version of nvidia-ml-py."""
     mig: tuple[int, ...] = ()
+    install: str = "pip install"
+    """What installs into the Python that ppscope runs on, whatever `pip` is on PATH."""
 
 
 @dataclass(frozen=True)

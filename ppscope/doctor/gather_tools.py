@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+import sys
 import threading
 from importlib import metadata
+from importlib.util import find_spec
 
 from ppscope.doctor.facts import Tools
 from ppscope.doctor.parse import version
@@ -35,6 +38,7 @@ def tools(*, ask_nvml: bool) -> Tools:
         driver=next((device.driver_version for device in devices if device.driver_version), None),
         binding=_binding(),
         mig=tuple(sorted(device.index for device in devices if device.mig)),
+        install=_install(),
     )
 
 
@@ -74,6 +78,12 @@ def _nvml() -> tuple[str | None, str, str, list[GpuDevice]]:
         return None, "", "", devices
     first = statuses[0]
     return first.state, first.message, first.remedy, devices
+
+
+def _install() -> str:
+    python = shlex.quote(sys.executable)
+    # An environment that uv made has no pip of its own.
+    return f"{python} -m pip install" if find_spec("pip") is not None else f"uv pip install --python {python}"
 
 
 def _binding() -> str | None:

@@ -31,7 +31,7 @@ def as_text(verdicts: Sequence[Check]) -> str:
         what = check.what.replace("\n", f"\n{margin}")
         lines.append(f"{check.state:8} {check.id:{width}}  {what}")
         if check.remedy and check.state != "ok":
-            lines.append(f"{margin}try: {check.remedy}")
+            lines += [f"{margin}try: {command}" for command in check.remedy.split("\n")]
     count = sum(check.state == "problem" for check in verdicts)
     lines.append("nothing stands in the way" if not count else f"{count} problem{'s' if count > 1 else ''}")
     return "\n".join(lines) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ppscope.records import Server
+from ppscope.target.errors import inside_network
 from ppscope.target.processes import still_there
 
 
@@ -34,9 +35,7 @@ def check(server: Server) -> None:
     if server.port is None:
         raise Unfit("no HTTP port of this server is known")
     if fact(server, "port.same_network") is False:
-        raise Unfit(
-            "the server is in another network namespace", "attach inside it: nsenter --net, docker exec, kubectl exec"
-        )
+        raise Unfit("the server is in another network namespace", inside_network(server.launcher_pid))
     if fact(server, "port.owned") != "yes":
         raise Unfit(
             f"port {server.port} could not be traced to this server, and no other may be asked",

@@ -11,6 +11,7 @@ from ppscope.records import Server, SourceStatus
 from ppscope.sources.base import Emit
 from ppscope.sources.server_http import HttpClient
 from ppscope.sources.server_keys import Keys
+from ppscope.target.errors import inside_network
 
 MAX_FAULTS = 5
 
@@ -62,10 +63,7 @@ class Desk:
         if self.server.port is None:
             return "no HTTP port is known", ""
         if self._fact("port.same_network") is False:
-            return (
-                "the server is in another network namespace",
-                "attach inside it: nsenter --net, docker exec, kubectl exec",
-            )
+            return "the server is in another network namespace", inside_network(self.server.launcher_pid)
         if self.port_owner() is False:
             port = f"port {self.server.port}"
             if self.server.state == "loading":

@@ -15,8 +15,13 @@ from pathlib import Path
 from typing import IO
 
 from ppscope.sources.stacks_slice import short_slice
+from ppscope.target.errors import SUDO
+from ppscope.target.procfs import Proc
+from ppscope.target.python_build import python_files, python_of
 
 _PR_SET_PDEATHSIG = 1
+CAP_SYS_PTRACE = 19
+"""Bit of a capability set, include/uapi/linux/capability.h."""
 OLDEST_PYTHON = (3, 3)
 PYTHON_SINCE = {
     (3, 10): (0, 3, 10),  # its CHANGELOG
@@ -27,6 +32,7 @@ PYTHON_SINCE = {
     (3, 15): (0, 4, 3),  # the released 0.4.2 calls one unsupported, 0.4.3 does not; of 3.16 it does
 }
 """The first py-spy that reads each CPython since 3.10; free-threaded builds none does (py-spy#711)."""
+USUAL_BUILD = "start the server with the usual build of Python"
 _UPGRADE = "pip install -U py-spy (" + ", ".join(
     f"{major}.{minor} needs {'.'.join(map(str, since))}" for (major, minor), since in list(PYTHON_SINCE.items())[-2:]
 ) + " or later)"  # fmt: skip
@@ -137,11 +143,7 @@ def explain(stderr: bytes, returncode: int | None, pid: int) -> Trouble:
     if "bad address" in low or "os error 14" in low:
         return Trouble("transient", f"process {pid} changed while it was read")
     if "failed to find version string" in low or "unsupported version" in low or "unknown python version" in low:
-        return Trouble(
-            "version",
-            f"py-spy does not know the Python of process {pid}: {line}",
-            _UPGRADE,
-        )
+        return _python_trouble(pid, "version", f"py-spy does not know the Python of process {pid}: {line}")
     if (
         "failed to find python version" in low
         or "libpython" in low
@@ -149,10 +151,19 @@ def explain(stderr: bytes, returncode: int | None, pid: int) -> Trouble:
         or "python interpreter" in low
     ):
         # Of a Python newer than itself py-spy up to 0.4.1 says this as well.
-        return Trouble("not_python", f"process {pid} does not run Python that py-spy can find", _UPGRADE)
+        return _python_trouble(pid, "not_python", f"process {pid} does not run Python that py-spy can find")
     if returncode is not None and returncode < 0:
         return Trouble("unknown", f"py-spy was ended by signal {-returncode}")
     return Trouble("unknown", f"py-spy: {line}" if line else f"py-spy ended with {returncode} and said nothing")
+
+
+def _python_trouble(pid: int, kind: str, message: str) -> Trouble:
+    """What py-spy says of a Python that it cannot read; no version of it reads a free-threaded one."""
+    build = python_of(python_files(Proc(), pid))
+    if build is not None and build[1]:
+        said = f"process {pid} runs Python {build[0][0]}.{build[0][1]}, a free-threaded build, whose stacks py-spy cannot read"
+        return Trouble("version", said, USUAL_BUILD)
+    return Trouble(kind, message, _UPGRADE)
 
 
 def permission_trouble(pid: int) -> Trouble:
@@ -162,16 +173,6 @@ def permission_trouble(pid: int) -> Trouble:
         theirs = os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return Trouble("gone", f"process {pid} is gone")
-    if ours == 0:
-        return Trouble(
-            "permission",
-            f"root here may not read process {pid}: CAP_SYS_PTRACE is missing",
-            "run the container with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])",
-        )
-    if theirs != ours:
-        return Trouble(
-            "permission", f"process {pid} belongs to uid {theirs}, we are uid {ours}", 'sudo env "PATH=$PATH" ppscope …'
-        )
     scope = ptrace_scope()
     if scope is not None and scope >= 3:
         return Trouble(
@@ -179,17 +180,41 @@ def permission_trouble(pid: int) -> Trouble:
             "ptrace is off on this machine until it is rebooted (kernel.yama.ptrace_scope=3)",
             "reboot with a lower setting",
         )
+    if may_trace_others():
+        return Trouble(
+            "permission",
+            f"process {pid} may not be read, although we have CAP_SYS_PTRACE: a filter or a security module refuses it",
+            f"ppscope doctor {pid}",
+        )
+    if ours == 0:
+        return Trouble(
+            "permission",
+            f"root here may not read process {pid}: CAP_SYS_PTRACE is missing",
+            "run the container with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])",
+        )
+    again = f"{SUDO} attach {pid}"
+    if theirs != ours:
+        return Trouble("permission", f"process {pid} belongs to uid {theirs}, we are uid {ours}", again)
     if scope:
         return Trouble(
             "permission",
             f"reading process {pid} is not allowed (kernel.yama.ptrace_scope={scope})",
-            'sudo sysctl kernel.yama.ptrace_scope=0, or sudo env "PATH=$PATH" ppscope …, or docker run --cap-add SYS_PTRACE',
+            f"{again}, or sudo sysctl kernel.yama.ptrace_scope=0, or docker run --cap-add SYS_PTRACE",
         )
     return Trouble(
         "permission",
         f"reading process {pid} is not allowed",
-        'sudo env "PATH=$PATH" ppscope …; in a container: docker run --cap-add SYS_PTRACE',
+        f"{again}; in a container: docker run --cap-add SYS_PTRACE",
     )
+
+
+def may_trace_others() -> bool | None:
+    """Whether CAP_SYS_PTRACE is in force for this very process; None where that cannot be read."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> CAP_SYS_PTRACE & 1)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def ptrace_scope() -> int | None:

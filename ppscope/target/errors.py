@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from ppscope.target.redact import redact_argv
@@ -18,6 +19,12 @@ SUDO = 'sudo env "PATH=$PATH" ppscope'
 def for_command(remedy: str, command: str) -> str:
     """A remedy that names the command that was run, where it says `ppscope attach`."""
     return remedy.replace("ppscope attach", f"ppscope {command}")
+
+
+def inside_network(pid: int) -> str:
+    """The command that attaches from within a server's network alone: pids and files stay those that are seen here."""
+    words = f"nsenter --net --target {pid} ppscope attach {pid}"
+    return words if os.geteuid() == 0 else SUDO.removesuffix("ppscope") + words
 
 
 class AttachError(Exception):

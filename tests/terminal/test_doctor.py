@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -87,7 +89,9 @@ def test_nvml(scenario: str, state: str, said: str) -> None:
 def test_py_spy_missing(server: emulator.EmulatedServer) -> None:
     code, checks = doctor(str(server.pid), env={"PPSCOPE_PYSPY": "/nowhere/py-spy"})
     assert code == 1
-    assert checks["pyspy.present"]["remedy"] == "pip install py-spy"
+    command = shlex.split(checks["pyspy.present"]["remedy"])
+    assert command[-2:] == ["install", "py-spy"]
+    assert sys.executable in command, "into the environment that ppscope is in"
 
 
 def test_a_pid_that_is_no_server() -> None:
@@ -106,6 +110,18 @@ def test_root_without_the_capability(server: emulator.EmulatedServer) -> None:
     assert "--cap-add SYS_PTRACE" in checks["ptrace.capability"]["remedy"]
     assert "2 processes does not open" in checks["target.memory"]["what"]
     assert "not listen" not in checks["http.port"]["what"]
+
+
+@needs_root
+def test_a_refused_attach_looks_at_the_locks_itself(server: emulator.EmulatedServer) -> None:
+    """Of a real server: the one lock that is closed, with what opens it; nothing where none is."""
+    program = (
+        f"from ppscope.doctor.gather import refused; print(*(c.id + ' ' + c.remedy for c in refused({server.pid})))"
+    )
+    for before, wanted in ((WITHOUT_PTRACE, "ptrace.capability docker"), ([], "\n")):
+        done = subprocess.run([*before, sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.startswith(wanted), done.stdout
+        assert len(done.stdout.splitlines()) == 1
 
 
 @needs_root

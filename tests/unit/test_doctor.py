@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from ppscope.commands.live import say_why_not
 from ppscope.doctor import gather, gather_own
 from ppscope.doctor.checks import ACCESS, ALL, judge, problems
-from ppscope.doctor.facts import CAP_SYS_PTRACE, Answer, Check, Facts, Own, Target, Terminal, Tools
+from ppscope.doctor.facts import Answer, Check, Facts, Own, Target, Terminal, Tools
 from ppscope.doctor.report import SCHEMA, as_json, as_text
 from ppscope.records import End
+from ppscope.sources.stacks_pyspy import CAP_SYS_PTRACE
 
 CAP = 1 << CAP_SYS_PTRACE
 ROOT = Own(0, "root", CAP, 0, 0, "ok", False)
@@ -50,15 +52,23 @@ def test_a_box_where_everything_is_well_has_no_problem() -> None:
         (replace(ROOT, ptrace_scope=1, capabilities=0), THEIRS, "ptrace.scope", "problem", "=1", "SYS_PTRACE"),
         (replace(ROOT, ptrace_scope=3), None, "ptrace.scope", "problem", "not even root", "reboot"),
         (ROOT, None, "ptrace.capability", "ok", "has CAP_SYS_PTRACE", ""),
-        (replace(ROOT, capabilities=CAP - 1), None, "ptrace.capability", "problem", "root here lacks", "--cap-add SYS_PTRACE"),
-        (replace(ROOT, capabilities=0, contained=True), None, "ptrace.capability", "problem", "lacks", "docker exec --privileged"),
+        (replace(ROOT, capabilities=CAP - 1), THEIRS, "ptrace.capability", "problem", "root here lacks", "--cap-add SYS_PTRACE"),
+        (replace(ROOT, capabilities=CAP - 1), None, "ptrace.capability", "info", "only processes that lack it too", "--cap-add"),
+        (replace(ROOT, capabilities=0), replace(THEIRS, unreadable=()), "ptrace.capability", "ok", "none is needed", ""),
+        (
+            replace(ROOT, capabilities=0, contained=True), THEIRS, "ptrace.capability", "problem", "lacks",
+            "docker exec -it --privileged CONTAINER ppscope attach 4242\ndocker run --cap-add",
+        ),
         (replace(ROOT, capabilities=None), None, "ptrace.capability", "unknown", "cannot be read", ""),
         (USER, None, "ptrace.capability", "info", "only processes of ann", ""),
         (USER, MINE, "ptrace.capability", "ok", "none is needed", ""),
         (USER, THEIRS, "target.user", "problem", "as bob, ppscope as ann", "sudo"),
         (ROOT, replace(THEIRS, unreadable=()), "target.user", "ok", "may read it", ""),
         (USER, MINE, "target.user", "ok", "as we do", ""),
-        (USER, THEIRS, "target.memory", "problem", "2 processes does not open: 4250, 4251", "sudo"),
+        (USER, THEIRS, "target.memory", "problem", "2 processes does not open: 4250, 4251", 'sudo env "PATH=$PATH" ppscope attach 4242'),
+        (replace(ROOT, capabilities=0), THEIRS, "target.memory", "problem", "does not open", "--cap-add SYS_PTRACE"),
+        (replace(ROOT, ptrace_scope=3), THEIRS, "target.memory", "problem", "does not open", "reboot"),
+        (ROOT, THEIRS, "target.memory", "problem", "although this process has CAP_SYS_PTRACE", "apparmor"),
         (USER, replace(MINE, unreadable=None), "target.memory", "unknown", "could be tried", ""),
         (replace(USER, reads_itself="EPERM", seccomp=2), None, "ptrace.seccomp", "problem", "EPERM", "seccomp=unconfined"),
         (replace(USER, seccomp=2), None, "ptrace.seccomp", "ok", "lets process_vm_readv through", ""),
@@ -72,7 +82,7 @@ def test_a_box_where_everything_is_well_has_no_problem() -> None:
 def test_locks_of_the_kernel(own: Own, target: Target | None, name: str, state: str, said: str, remedy: str) -> None:
     check = verdict(Facts(own, target=target), name)
     assert (check.state, said in check.what, remedy in check.remedy) == (state, True, True), check
-    assert bool(check.remedy) == (state == "problem")
+    assert bool(check.remedy) == bool(remedy)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +224,10 @@ def test_any_facts_give_verdicts_that_agree(own: Own, target: Target | None) -> 
     assert {check.state for check in verdicts} <= {"ok", "problem", "unknown", "info"}
     locked = problems(judge(Facts(own, target=target), ACCESS))
     assert all(check.remedy for check in locked)
+    for command in (line for check in verdicts for line in check.remedy.split("\n") if "ppscope " in line):
+        shlex.split(command)
+        assert "…" not in command, "it can be pasted as it stands"
+        assert target is None or f"ppscope attach {target.pid}" in command
     if target is not None and target.unreadable == ():
         assert {check.id for check in locked} <= {"ptrace.scope", "ptrace.seccomp", "proc.hidepid"}
         assert not any(check.id == "ptrace.scope" for check in locked) or (own.ptrace_scope or 0) >= 3

@@ -56,23 +56,28 @@ def test_a_signal_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "scope", "said", "remedy"),
+    ("ours", "scope", "capable", "said", "remedy"),
     [
-        (0, None, "CAP_SYS_PTRACE", "--cap-add SYS_PTRACE"),
-        (os.geteuid() + 1000, None, "uid", "sudo"),
-        (None, 1, "ptrace_scope=1", "sysctl kernel.yama.ptrace_scope=0"),
-        (None, 3, "ptrace_scope=3", "reboot"),
-        (None, None, "not allowed", "SYS_PTRACE"),
+        (0, None, False, "CAP_SYS_PTRACE is missing", "--cap-add SYS_PTRACE"),
+        (0, None, None, "CAP_SYS_PTRACE is missing", "--cap-add SYS_PTRACE"),
+        (0, 3, True, "ptrace_scope=3", "reboot"),
+        (0, 3, False, "ptrace_scope=3", "reboot"),
+        (0, 1, True, "although we have CAP_SYS_PTRACE", f"ppscope doctor {ME}"),
+        (os.geteuid() + 1000, None, False, "uid", f'sudo env "PATH=$PATH" ppscope attach {ME}'),
+        (None, 1, False, "ptrace_scope=1", "sysctl kernel.yama.ptrace_scope=0"),
+        (None, 3, False, "ptrace_scope=3", "reboot"),
+        (None, None, False, "not allowed", "SYS_PTRACE"),
     ],
 )
 def test_the_missing_right_is_named(
-    ours: int | None, scope: int | None, said: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+    ours: int | None, scope: int | None, capable: bool | None, said: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uid = 1234 if ours is None else ours
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     if ours is None:
         monkeypatch.setattr(os, "stat", lambda path: os.stat_result((0, 0, 0, 0, uid, 0, 0, 0, 0, 0)))
     monkeypatch.setattr(stacks_pyspy, "ptrace_scope", lambda: scope)
+    monkeypatch.setattr(stacks_pyspy, "may_trace_others", lambda: capable)
     trouble = permission_trouble(ME)
     assert said in trouble.message
     assert remedy in trouble.remedy
