@@ -22,7 +22,6 @@ from ppscope.doctor.gather_tools import tools
 from ppscope.records import Fact
 from ppscope.sources.server_keys import Keys
 from ppscope.sources.server_worker import Desk
-from ppscope.target.python_build import python_files, python_of
 from tests.unit.test_server_source import BARE, OWNED
 from tests.unit.tiny_http import TinyHttp, reply, tiny_http
 
