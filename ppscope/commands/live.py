@@ -13,6 +13,7 @@ from ppscope.collect.client import CollectorProcess, RecordStream
 from ppscope.records import End
 
 if TYPE_CHECKING:
+    from ppscope.app import PpscopeApp
     from ppscope.session import Session
     from ppscope.snapshot.window import KeptStream
 
@@ -86,6 +87,14 @@ def say_why_not(pid: int | None, end: End) -> None:
         complain(check.what, check.remedy)
 
 
+def run_screen(app: PpscopeApp) -> int:
+    """Run the screen until the user or a signal ends it: the terminal is as it was before, either way; returns the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: app.exit(return_code=exits.INTERRUPTED))
+    app.run()
+    return app.return_code or exits.OK
+
+
 def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: bool) -> int:
     from ppscope.app import PpscopeApp
     from ppscope.snapshot.save import Saver
@@ -95,17 +104,15 @@ def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: boo
         say_why_not(pid, end)
         return end.exit_code or exits.CANNOT_ATTACH
     app = PpscopeApp(session, ascii=ascii_only, save_snapshot=Saver(stream.window))
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: app.exit(return_code=exits.INTERRUPTED))
     garbage.settle()
-    app.run()
+    code = run_screen(app)
     if session.bursts.left_behind is not None:
         where = session.bursts.left_behind
         complain(f"a profile was still under way: the server was told to stop it, and its traces stay in {where}")
     if app.state.kept:
         complain(f"the traces of the profile burst are in {app.state.kept}")
-    if app.return_code:
-        return app.return_code
+    if code:
+        return code
     if session.end is not None and session.end.exit_code:
         complain(session.end.message, session.end.remedy)
         return session.end.exit_code

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ppscope import exits, garbage
-from ppscope.commands.live import complain, not_a_terminal
+from ppscope.commands.live import complain, not_a_terminal, run_screen
 from ppscope.commands.reading import read
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.save import Saver
@@ -37,5 +37,4 @@ def open_file(path: Path, asked: Asked, *, as_json: bool, ascii_only: bool, reda
     feed = RecordingFeed(source.opened.index, source.stretch)
     app = PpscopeApp(feed, ascii=ascii_only, save_snapshot=Saver(feed))
     garbage.settle()
-    app.run()
-    return app.return_code or exits.OK
+    return run_screen(app)

@@ -30,7 +30,7 @@ class _Watched(CollectorProcess):
 
 def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: float, redact_paths: bool) -> int:
     """Write a snapshot of the server of a pid; returns the exit code."""
-    why = why_not_writable(output) if output is not None else None
+    why = why_not_writable(output or Path("ppscope.html"))
     if why:
         complain(why)
         return exits.USAGE
@@ -50,12 +50,13 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
         complain(end.message or end.reason, for_command(end.remedy, "snapshot"))
         return end.exit_code or exits.CANNOT_ATTACH
     records = kept.window.records()
-    path = output or Path.cwd() / file_name(records)
+    path = output or Path(file_name(records))
     try:
         progress.say("writing the page")
         data = render(records, redact_paths=redact_paths)
         progress.clear()
         write_private(path, data)
+        path = output or path.absolute()
     except OSError as error:
         complain(f"{named(path)}: {error.strerror or error}")
         return exits.CANNOT_ATTACH

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from ppscope import exits, stdout
-from ppscope.commands.live import complain, not_a_terminal
+from ppscope.commands.live import complain, not_a_terminal, run_screen
 from ppscope.trace.command import read, show
 from ppscope.trace.recording import trace_records
 from ppscope.trace.report import TraceReport
@@ -64,5 +64,4 @@ def _screen(report: TraceReport, ascii_only: bool) -> int:
     session = Session(RecordedStream(records))
     session.poll()
     app = PpscopeApp(session, ascii=ascii_only)
-    app.run()
-    return app.return_code or exits.OK
+    return run_screen(app)

@@ -22,6 +22,8 @@ def why_not_writable(path: Path) -> str | None:
     folder = path.parent
     if not folder.is_dir():
         return f"{named(folder)} is not a folder"
+    if folder.stat().st_nlink == 0:
+        return f"{named(folder)} has been removed"
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"no permission to write in {named(folder)}"
     try:

@@ -48,10 +48,11 @@ class Saver:
             raise OSError("the snapshot before is still being written")
         self._tell()
         records = self._window.records()
-        path = Path(os.environ.get("PPSCOPE_SNAPSHOT_DIR") or Path.cwd()) / file_name(records)
+        path = Path(os.environ.get("PPSCOPE_SNAPSHOT_DIR") or "") / file_name(records)
         why = why_not_writable(path)
         if why:
             raise OSError(why)
+        path = path.absolute()
         self._thread = threading.Thread(target=self._write, args=(path, records), name="snapshot")
         self._thread.start()
         self._thread.join(_PATIENCE_S)

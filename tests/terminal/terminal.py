@@ -23,6 +23,10 @@ import pyte
 PPSCOPE = Path(sys.executable).with_name("ppscope")
 
 
+_MODES = (1000, 1002, 1003, 1004, 1006, 1015, 1049, 2004)
+"""Mouse, focus, the alternate screen, bracketed paste: what a screen switches on and has to switch off."""
+
+
 class Terminal:
     """A command on a pty of its own. `text` is what a person would read now; `received` counts the bytes that were sent to it."""
 
@@ -37,6 +41,7 @@ class Terminal:
         self._lock = threading.Lock()
         self._master, slave = pty.openpty()
         self.resize(columns, lines)
+        self._settings = termios.tcgetattr(slave)
         environment = {
             **os.environ,
             "TERM": "xterm-256color",
@@ -83,6 +88,15 @@ class Terminal:
         """The screen as text, one line a row."""
         with self._lock:
             return "\n".join(self._screen.display)
+
+    @property
+    def restored(self) -> bool:
+        """Whether the terminal is as it was: its settings, the normal screen, a visible cursor, no reports of mouse or paste."""
+        with self._lock:
+            raw = bytes(self.raw)
+        left_on = [mode for mode in _MODES if raw.rfind(b"\x1b[?%dh" % mode) > raw.rfind(b"\x1b[?%dl" % mode)]
+        hidden = raw.rfind(b"\x1b[?25l") > raw.rfind(b"\x1b[?25h")
+        return termios.tcgetattr(self._master) == self._settings and not left_on and not hidden
 
     def resize(self, columns: int, lines: int) -> None:
         """Give the terminal another size, as dragging a window does."""

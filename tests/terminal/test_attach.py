@@ -15,7 +15,11 @@ import psutil
 import pytest
 
 from ppscope import emulator
+from ppscope.snapshot.files import write_private
+from ppscope.snapshot.save import render
 from tests.fake_nvml import fake_nvml_env
+from tests.kineto import Pipeline
+from tests.recordings import recording
 from tests.terminal.faults_tools import live, stage_lines, take_successor
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
 
@@ -116,18 +120,34 @@ def test_a_dead_stage_turns_grey_and_is_named() -> None:
         terminal.wait_for(lambda text: "gone" in text, timeout_s=20)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_however_the_view_ends_nothing_of_it_stays(server: emulator.EmulatedServer, number: signal.Signals) -> None:
     with Terminal([str(PPSCOPE), "attach", str(server.pid)]) as terminal:
         terminal.wait_for(all_stages_live)
         everything = terminal.descendants()
         assert len(everything) >= 3
         terminal.process.send_signal(number)
-        terminal.wait()
+        code = terminal.wait()
+        assert code == (-number if number == signal.SIGKILL else 130)
+        assert number == signal.SIGKILL or terminal.restored
         assert all_gone(everything) == []
     stats = [psutil.Process(p.pid).status() for p in psutil.Process(server.pid).children(recursive=True)]
     assert psutil.STATUS_STOPPED not in stats
     assert psutil.STATUS_TRACING_STOP not in stats
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", [("open", "page.html"), ("trace", "")])
+def test_a_signal_ends_the_screen_of_a_file_too(
+    tmp_path: Path, command: tuple[str, str], number: signal.Signals
+) -> None:
+    write_private(tmp_path / "page.html", render(recording(4, 2)))
+    Pipeline([1_000_000] * 2, slots=2).build().write(tmp_path)
+    with Terminal([str(PPSCOPE), command[0], str(tmp_path / command[1])]) as terminal:
+        terminal.wait_for("PP1")
+        terminal.process.send_signal(number)
+        assert terminal.wait() == 130
+        assert terminal.restored
 
 
 def test_the_collector_killed_under_the_view_is_said(server: emulator.EmulatedServer) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import ppscope.__main__
 from ppscope.cli import main
 from ppscope.cli_types import Number
 from tests.docs import first_sentence
@@ -63,3 +66,27 @@ def test_the_help_says_of_every_command_all_it_has_to_say() -> None:
     assert "..." not in shown.replace("[ARGS]...", "")
     for name, command in main.commands.items():
         assert f"{name} {first_sentence(command).split('. ')[0].rstrip('.')}" in " ".join(shown.split())
+
+
+def interrupt(*_arguments: object, **_options: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["ppscope.commands.check.check", "ppscope.cli._Command.parse_args"])
+def test_ctrl_c_is_130_wherever_it_comes(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setattr(where, interrupt)
+    done = CliRunner().invoke(main, ["check", "1"])
+    assert (done.exit_code, done.output) == (130, "")
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(MetaPathFinder):
+        def find_spec(self, fullname: str, *_: object) -> None:
+            if fullname == "ppscope.cli":
+                interrupt()
+
+    monkeypatch.delitem(sys.modules, "ppscope.cli")
+    monkeypatch.setattr(sys, "meta_path", [Slow(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        ppscope.__main__.main()
+    assert ended.value.code == 130

@@ -223,7 +223,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
 
 
-def test_what_cannot_be_written_is_told_before(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
     assert why_not_writable(tmp_path / "new.html") is None
@@ -231,6 +231,11 @@ def test_what_cannot_be_written_is_told_before(tmp_path: Path) -> None:
     assert "is a folder" in (why_not_writable(tmp_path) or "")
     assert "is not a folder" in (why_not_writable(tmp_path / "no" / "x.html") or "")
     assert why_not_writable(Path("/dev/null")) is not None
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert why_not_writable(Path("x.html")) == ". has been removed"
     with pytest.raises(OSError, match="not a regular file"):
         write_private(fifo, b"x")
     assert stat.S_ISFIFO(fifo.lstat().st_mode)
