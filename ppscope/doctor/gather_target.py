@@ -8,7 +8,6 @@ import time
 
 from ppscope.doctor.facts import Answer, Target
 from ppscope.doctor.gather_own import no_room
-from ppscope.doctor.parse import python_of
 from ppscope.sources.burst_folder import LEAST_FREE_BYTES, PARENTS, VARIABLE, FolderError, root_of
 from ppscope.sources.server_http import HttpError
 from ppscope.sources.server_keys import Keys
@@ -16,13 +15,14 @@ from ppscope.sources.server_log import LogError, LogTail
 from ppscope.sources.server_worker import Desk
 from ppscope.target.found import Found
 from ppscope.target.procfs import Proc
+from ppscope.target.python_build import python_files, python_of
 
 
 def target(found: Found) -> Target:
     """Everything about one server; takes about five seconds at most, when its port does not answer."""
     proc = Proc()
     first = found.ranks[0].pid if found.ranks else found.launcher_pid
-    python = python_of(_python_files(proc, first))
+    python = python_of(python_files(proc, first))
     status = proc.status(found.launcher_pid)
     desk = Desk(lambda _: None, found.to_record(time.monotonic_ns()), Keys(), threading.Event())
     closed = desk.no_http()
@@ -67,13 +67,6 @@ def unreadable(pids: list[int]) -> tuple[int, ...] | None:
             continue
         alive += 1
     return tuple(refused) if alive else None
-
-
-def _python_files(proc: Proc, pid: int) -> list[str]:
-    exe = proc.link(pid, "exe")
-    mapped = sorted(proc.mapped_files(pid) or ())
-    libraries = [path for path in mapped if "/libpython" in path]
-    return [path for path in (exe, *libraries, *mapped) if path]
 
 
 def _ask(desk: Desk, path: str) -> Answer:

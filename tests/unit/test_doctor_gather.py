@@ -22,6 +22,8 @@ from ppscope.doctor.gather_tools import tools
 from ppscope.records import Fact
 from ppscope.sources.server_keys import Keys
 from ppscope.sources.server_worker import Desk
+from ppscope.target.procfs import Proc
+from ppscope.target.python_build import python_files, python_of
 from tests.unit.test_server_source import BARE, OWNED
 from tests.unit.tiny_http import TinyHttp, reply, tiny_http
 
@@ -158,6 +160,11 @@ def test_memory_of_another_user_does_not_open() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == f"({os.getpid()},)\n"
+
+
+def test_the_python_of_a_running_process() -> None:
+    found = python_of(python_files(Proc(), os.getpid()))
+    assert found == (sys.version_info[:2], "t" in getattr(sys, "abiflags", ""))
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppscope.doctor.parse import python_of, status_number, version
+from ppscope.doctor.parse import status_number, version
+from ppscope.target.python_build import python_of
 
 NAMES = ("CapEff", "Seccomp", "NSpid")
 
@@ -40,6 +41,16 @@ def test_version_of_any_text(text: str) -> None:
         (["/app", "/venv/lib/python3.12/site-packages/torch/lib/libtorch.so"], ((3, 12), False)),
         (["/root/.local/python3.9-build/bin/python3.11"], ((3, 11), False)),
         (["/usr/lib/libpython3.8m.so.1.0"], ((3, 8), False)),
+        (
+            ["/opt/bin/python3.13", "/opt/lib/python3.13t/lib-dynload/_json.cpython-313t-x86_64-linux-gnu.so"],
+            ((3, 13), True),
+        ),
+        (["/opt/bin/python3.13", "/site/msgpack.cpython-313t-x86_64-linux-gnu.so"], ((3, 13), True)),
+        (
+            ["/opt/bin/python3.13", "/opt/lib/python3.13/lib-dynload/_json.cpython-313-x86_64-linux-gnu.so"],
+            ((3, 13), False),
+        ),
+        (["/opt/bin/python3.13", "/opt/lib/python3.14t/x.so"], ((3, 13), False)),
         (["/usr/bin/python3", "/lib/libc.so.6"], None),
         ([], None),
     ],

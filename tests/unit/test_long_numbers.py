@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from ppscope.diagnose.say import version as said_version
-from ppscope.doctor.parse import python_of
 from ppscope.doctor.parse import version as tool_version
 from ppscope.records import Server
 from ppscope.session.settings import version_of
@@ -21,6 +20,7 @@ from ppscope.sources.rules_model import RuleBook
 from ppscope.sources.server_keys import Keys
 from ppscope.sources.server_log_lines import parse_line as parse_log_line
 from ppscope.sources.server_worker import Desk
+from ppscope.target.python_build import python_of
 from ppscope.target.server_info import requested_settings, resolved_settings
 from ppscope.target.titles import parse_title
 from ppscope.trace.analyse import analyse_file
