@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +17,8 @@ import pytest
 
 from ppscope import emulator, exits
 from ppscope.collect.client import RecordedStream
+from ppscope.collect.stream import StreamError
+from ppscope.records import BatchLog
 from ppscope.sources.stacks_pyspy import find_pyspy
 from tests.terminal.faults_tools import (
     STAGES,
@@ -75,14 +77,66 @@ def test_nothing_can_be_seen_in_the_target_after_we_left(server: emulator.Emulat
     assert list(tmp_path.iterdir()) == []
 
 
+LISTENING = """
+    import os, signal
+    def heard(number, _):
+        log = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(log, b"%d %d\\n" % (os.getpid(), number))
+        os.close(log)
+    for number in set(range(1, signal.NSIG)) - {{signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGPIPE}}:
+        try:
+            signal.signal(number, heard)
+        except (OSError, ValueError):
+            pass
+"""
+"""Loaded by every process of a server: it writes down which signals come."""
+
+
+def test_no_signal_reaches_the_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither while it is looked at, nor when we leave, nor when we are killed."""
+    log = tmp_path / "signals"
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(LISTENING.format(log=str(log))))
+    with monkeypatch.context() as only_there:
+        only_there.setenv("PYTHONPATH", str(tmp_path))
+        only_there.setenv("PPSCOPE_PROBE", "1")  # with it the emulated server keeps that path
+        listening = emulator.start("serial", STAGES)
+    with listening:
+        with attach(listening.pid) as terminal:
+            terminal.wait_for(live())
+            leave(terminal)
+        with attach(listening.pid) as terminal:
+            terminal.wait_for(live())
+            everything = terminal.descendants()
+            terminal.process.kill()
+            terminal.wait()
+            assert all_gone(everything) == []
+        for command in (("check", "--seconds", "2"), ("doctor",)):
+            done = subprocess.run(
+                [str(PPSCOPE), command[0], str(listening.pid), *command[1:]],
+                capture_output=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode in (0, 1), done.stderr
+        assert not log.exists(), log.read_text()
+        processes = [psutil.Process(listening.pid), *ranks_of(listening.pid)]
+        for process in processes:
+            process.send_signal(signal.SIGWINCH)
+        deadline = time.monotonic() + 20
+        while not log.exists() or len(log.read_text().splitlines()) < len(processes):
+            assert time.monotonic() < deadline, "each of them would have said so"
+            time.sleep(0.05)
+
+
 def test_a_stage_that_somebody_stopped_is_said_and_was_not_us(server: emulator.EmulatedServer) -> None:
     victim = next(p for p in ranks_of(server.pid) if "PP1" in "".join(p.cmdline()))
-    with attach(server.pid) as terminal:
+    with Terminal([str(PPSCOPE), "attach", str(server.pid)], columns=200) as terminal:
         terminal.wait_for(live())
         victim.suspend()
         try:
             terminal.wait_for(f"▲ stopped, pid {victim.pid}")
             assert "ppscope sends its target no signals" in terminal.text
+            assert f"kill -CONT {victim.pid} " in terminal.text
         finally:
             victim.resume()
         terminal.wait_for(lambda text: "stopped" not in text)
@@ -227,18 +281,43 @@ def test_two_views_of_one_server_do_not_disturb_each_other(server: emulator.Emul
         leave(second)
 
 
-def test_a_log_that_grows_by_gigabytes_costs_nothing(server: emulator.EmulatedServer) -> None:
-    log = Path(server.folder) / "server.log"
-    with attach(server.pid) as terminal:
-        terminal.wait_for(live())
-        collector = collector_of(terminal)
+def test_a_log_that_grows_by_gigabytes_costs_nothing(server: emulator.EmulatedServer, tmp_path: Path) -> None:
+    """Its lines are read on behind what was passed over."""
+    log, output = Path(server.folder) / "server.log", tmp_path / "run.pps"
+    command = [str(PPSCOPE), "record", str(server.pid), "-o", str(output), "--seconds", "60"]
+    with Terminal(command) as terminal:
+        terminal.wait_for("recording")
+        until(lambda: collectors(terminal))
+        (collector,) = collectors(terminal)
+        until(lambda: output.exists() and lines_of(output))
         for _ in range(20):
             with log.open("r+b") as file:
                 file.truncate(log.stat().st_size + (100 << 20))  # sparse: 1 GB/s without the disk
             time.sleep(0.1)
-        terminal.wait_for(lambda text: re.search(r"2\d\.\d tok/s", text) is not None)
+        grown_ns = time.monotonic_ns()
+        until(lambda: any(line.at_ns > grown_ns for line in lines_of(output)))
         assert collector.memory_info().rss < 200 << 20
-        leave(terminal)
+        terminal.send("\x03")
+        terminal.wait()
+
+
+def lines_of(recording: Path) -> list[BatchLog]:
+    """The server's log lines of a recording that is being written."""
+    try:
+        return [record for record in RecordedStream.open(recording).drain() if isinstance(record, BatchLog)]
+    except StreamError:
+        return []
+
+
+def collectors(terminal: Terminal) -> list[psutil.Process]:
+    return [p for p in terminal.descendants() if "ppscope.collect.collector" in " ".join(p.cmdline())]
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 40
+    while not true():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.1)
 
 
 @pytest.fixture
