@@ -11,15 +11,22 @@ from ppscope.diagnose.layers import VARIABLE, balanced_split
 from ppscope.diagnose.occupancy import in_words, likely
 from ppscope.diagnose.predict import predicted
 from ppscope.diagnose.whatif import Change
-from ppscope.views import Finding
+from ppscope.views import Finding, Occupancy
 
 _COUNTED = 1.05
 IMBALANCE = 1.3
 LEAST_BUSY = 0.1
 """Below this share on the busiest stage there is too little work to compare."""
 
+_ONE = 1.5
+"""Sampled slots below which it is one. Above, two of which one has most of the requests look the same as one batch that moves from slot
+to slot when its requests end together."""
+
 _COUNT_MARGIN = 0.5
 """Slots by which the server's counts must exceed the half before they contradict the dumps: requests come and go between readings."""
+
+_NEARLY_ONE = 1.25
+"""Slots by the server's counts up to which one micro-batch holds nearly all requests: 7 of 8, one of them elsewhere."""
 
 
 def is_serial(evidence: Evidence) -> bool:
@@ -31,7 +38,9 @@ def is_serial(evidence: Evidence) -> bool:
     # Slots are whole: what lies below 3 is 2. A round that was counted may hold a slot that was just given up.
     at_most = mean / _COUNTED if evidence.occupancy.provenance == "exact" or between is None else math.floor(between[1])
     half = max(slots / 2, 1.0)
-    return at_most <= half and _enough(evidence, slots) is True and not _count_contradicts(evidence, half)
+    if at_most > half or _enough(evidence, slots) is not True or _count_contradicts(evidence, half):
+        return False
+    return between is None or half >= 2 or between[1] < _ONE or _count_says_one(evidence)
 
 
 def running_slots(evidence: Evidence) -> float | None:
@@ -50,6 +59,12 @@ def _count_contradicts(evidence: Evidence, half: float) -> bool:
     return counted is not None and counted > half + _COUNT_MARGIN
 
 
+def _count_says_one(evidence: Evidence) -> bool:
+    """Whether one micro-batch holds nearly all that runs."""
+    counted = running_slots(evidence)
+    return counted is not None and counted <= _NEARLY_ONE
+
+
 def _enough(evidence: Evidence, slots: int) -> bool | None:
     """Whether there are requests enough to fill the slots; None where it is not known."""
     if evidence.running_at_least is not None and evidence.running_at_least >= slots:
@@ -62,6 +77,15 @@ def _occupied(evidence: Evidence) -> str:
     found = evidence.occupancy
     what = "launches" if found.provenance == "exact" else "samples"
     return f"occupied slots {in_words(found)}, {found.samples} {what} ({found.provenance})"
+
+
+def _where(found: Occupancy, mean: float) -> str:
+    """The slots that the claim is about, whole ones: `≈1`, `≈1–2`, `1` where launches were counted."""
+    between = likely(found)
+    if found.provenance != "sampled" or between is None:
+        return f"{round(mean)}"
+    low, high = round(between[0]), math.floor(between[1])
+    return f"≈{low}" if low >= high else f"≈{low}–{high}"
 
 
 def serial(evidence: Evidence) -> Finding | None:
@@ -83,14 +107,11 @@ def serial(evidence: Evidence) -> Finding | None:
     if limit is not None:
         takes = "one slot may take them all" if limit >= running else f"one slot takes up to {limit}"
         lines.append(f"pp_max_micro_batch_size is {limit}: {takes}")
-    where = (
-        in_words(evidence.occupancy).partition(" ")[0] if evidence.occupancy.provenance == "sampled" else round(mean)
-    )
     return Finding(
         id="pipeline.serial",
         severity="high",
         stage=None,
-        summary=f"{running} requests sit in {where} of {slots} micro-batch slots: the stages take turns",
+        summary=f"{running} requests sit in {_where(evidence.occupancy, mean)} of {slots} micro-batch slots: the stages take turns",
         evidence=tuple(lines),
         remedy=_serial_remedy(evidence, slots, wanted, limit),
         provenance=evidence.occupancy.provenance or "sampled",

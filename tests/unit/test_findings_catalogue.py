@@ -50,6 +50,7 @@ SERIAL: dict[str, Any] = {
     "resolved": settings(pp_max_micro_batch_size=256),
     "in_flight": None,
 }
+TWO = {"server": server(2), "stages": stages(count=2)}
 IDLE_POWER = stages(gpu=gpu(power_w=85.0, util=3.0))
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,6 +58,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "serial: two of four slots, as far as samples tell": (
         "pipeline.serial",
         {**SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.1, 50, "sampled")},
+    ),
+    "serial: one of two slots, nobody counts": ("pipeline.serial", {**SERIAL, **TWO, "occupancy": Occupancy(2, 1.1, 45, "sampled")}),
+    "serial: one batch of all that moves between two slots": (
+        "pipeline.serial",
+        {**SERIAL, **TWO, "occupancy": Occupancy(2, 1.3, 43, "sampled"), "in_flight": 8, "micro_batch": 8.0},
     ),
     "serial: one batched request is one open request": (
         "pipeline.serial",
@@ -155,6 +161,10 @@ def test_an_idle_or_loading_server_has_none(case: str) -> None:
 
 NEAR: dict[str, dict[str, Any]] = {
     "three of four slots": {**SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.5, 60, "sampled")},
+    "two slots, most requests in one": {
+        **SERIAL, **TWO, "occupancy": Occupancy(2, 1.3, 43, "sampled"), "in_flight": 8, "micro_batch": 5.5,
+    },
+    "one of two slots or both, nobody counts": {**SERIAL, **TWO, "occupancy": Occupancy(2, 1.2, 29, "sampled")},
     "half of the slots, or more: too near to say": {**SERIAL, "occupancy": Occupancy(8, 4.0, 60, "sampled")},
     "two of four slots, from too few samples": {
         **SERIAL, "server": server(4), "stages": stages(count=4), "occupancy": Occupancy(4, 2.0, 20, "sampled"),
@@ -359,3 +369,12 @@ class TestWords:
 
     def test_depth_carries_its_risk(self) -> None:
         assert "#15527" in only("last stage sync").remedy
+
+
+@pytest.mark.parametrize("case", [name for name, (identity, _) in CASES.items() if identity == "pipeline.serial"])
+def test_a_serial_pipeline_is_never_said_to_fill_more_than_half(case: str) -> None:
+    of = evidence(**CASES[case][1])
+    summary = next(finding.summary for finding in judge(of) if finding.id == "pipeline.serial")
+    found = re.search(r"sit in ≈?(?:\d+–)?(\d+) of (\d+)", summary)
+    assert found is not None, summary
+    assert 2 * int(found[1]) <= max(int(found[2]), 2)
