@@ -27,6 +27,13 @@ MESSAGE_TICKS = 30
 SMALLEST = (80, 24)
 
 
+def too_small(width: int) -> str:
+    """What is said instead of the screen: the size it needs, whatever else fits."""
+    size = f"{SMALLEST[0]}×{SMALLEST[1]}"
+    texts = (f"terminal too small: {size} needed", f"{size} needed", size)
+    return next((text for text in texts if len(text) <= width), size)
+
+
 class Canvas(App[None]):
     """Lays out the widgets and brings them up to date from one feed.
 
@@ -135,7 +142,7 @@ class Canvas(App[None]):
         if main.display == small:
             main.display, notice.display = not small, small
         if small:
-            notice.show([((f"terminal too small: {SMALLEST[0]}×{SMALLEST[1]} needed", "warn"),)])
+            notice.show([((too_small(self.size.width), "warn"),)])
             return
         self.state.refresh()
         self._bursts.look(self)

@@ -12,7 +12,7 @@ from ppscope.widgets.text import UNKNOWN, Line, Span, clean, gib, left, number, 
 def gpus_listing(rows: Sequence[GpuPanelRow], width: int) -> Listing:
     """One item per GPU, columns aligned under a fixed head; columns that do not fit are left out from the right."""
     if not rows:
-        return Listing((Item((((("  no GPU is known: see the source notes, or `ppscope doctor`"), "dim"),),)),))
+        return Listing((Item(((("  no GPU is known: `ppscope doctor` says why", "dim"),),)),))
     wide = 24 if width >= 150 else 14 if width >= 116 else 8
     head: list[Span] = []
     for name, cells in _columns(wide, width):

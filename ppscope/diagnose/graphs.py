@@ -94,7 +94,7 @@ def _by_rule(evidence: Evidence, fired: tuple[Judged, ...]) -> Finding:
         why = evidence.rules_problem or (
             f"{len(evidence.rule.undecided)} rules of the installed source cannot be decided from settings"
             if evidence.rule is not None
-            else "the installed source was not read"
+            else "the installed source has not been read so far"
         )
         lines.append(f"which rule did is not known: {why}")
         lines += _log_says(evidence)
@@ -119,7 +119,7 @@ def _log_says(evidence: Evidence) -> list[str]:
 
 
 def _remedy(first: Judged, answer: Answer | None) -> str:
-    text = f"Change what the rule asks for: {short(first.rule, {})}."
+    text = f"Start the server so that this is no longer true: {short(first.rule, {})}."
     rest = answer.without if answer is not None else None
     if rest is None or not rest.fired:
         return text

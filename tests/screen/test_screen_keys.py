@@ -390,6 +390,14 @@ async def test_mouse_chooses_rows_items_and_panels() -> None:
         assert run.in_panel()
 
 
+@pytest.mark.parametrize(
+    ("width", "said"), [(40, "terminal too small: 80×24 needed"), (20, "80×24 needed"), (6, "80×24"), (2, "80×24")]
+)
+async def test_the_size_that_is_needed_is_said_in_the_smallest_terminal(width: int, said: str) -> None:
+    async with running(size=(width, 3)) as run:
+        assert run.text("small") == said
+
+
 async def test_too_small_is_one_clear_line_and_growing_brings_the_screen_back() -> None:
     async with running(size=(79, 24)) as run:
         assert run.text("small") == "terminal too small: 80×24 needed"
