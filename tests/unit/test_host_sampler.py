@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -189,6 +191,27 @@ def test_a_rank_stopped_by_somebody_is_told_and_so_is_its_return(
     os.kill(process.pid, signal.SIGCONT)
     assert [record.reason for record in gathered.wait(RankExit, count=2)] == ["stopped", "resumed"]
     gathered.wait(HostSamples, lambda record: "T" in record.states)
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ("S" + "t" * 24 + "S", []),  # a py-spy dump of somebody else
+        ("tS" * 40, []),  # many of them
+        ("T" * 26 + "S", ["stopped", "resumed"]),
+        ("T" * 60 + "S" + "t" * 60, ["stopped", "resumed", "stopped"]),
+    ],
+)
+def test_only_a_stop_that_lasts_is_told(states: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading every ten milliseconds: a quarter of a second makes a stop."""
+    gathered, rank = Gathered(), Rank(RankKey(0, 0, 0), 7, 1, "sglang::scheduler")
+    watched = SimpleNamespace(rank=rank, stopped_ns=None, stop_told=False)
+    source = HostSource(gathered)
+    for number, state in enumerate(states):
+        monkeypatch.setattr(time, "monotonic_ns", lambda number=number: number * 10_000_000)
+        watched.sample = lambda state=state: state
+        source._sample((7, 1), watched)  # type: ignore[arg-type]
+    assert [record.reason for record in gathered.of(RankExit)] == told
 
 
 def test_ranks_come_and_go_with_the_server(spawn: Spawn, source: HostSource, gathered: Gathered) -> None:

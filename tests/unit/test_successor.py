@@ -1,0 +1,63 @@
+"""After a server is gone: which of the others is offered first."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ppscope.collect import collector as collector_module
+from ppscope.collect.collector import Collector
+from ppscope.records import AnyRecord, ServerGone
+from ppscope.target.found import Found
+from ppscope.target.processes import find_servers
+from tests.unit.fake_proc import FakeProc
+
+
+class Writer:
+    """Keeps what the collector says."""
+
+    def __init__(self) -> None:
+        self.said: list[AnyRecord] = []
+
+    def put(self, record: AnyRecord) -> None:
+        self.said.append(record)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Found:
+    fake = FakeProc(tmp_path)
+    command = ("python3", "-m", "sglang.launch_server", "--model-path", "m", "--port", "31000", "--pp-size", "1")
+    fake.add(100, command, env={}, exe="/usr/bin/python3")
+    fake.add(101, "sglang::scheduler", 100, env={}, exe="/usr/bin/python3")
+    (found,) = find_servers(fake.root)
+    return replace(found, model="m", port=31000)
+
+
+def test_the_likeliest_successor_comes_first_however_they_are_found(
+    old: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command line, else its port, else its model, else the youngest; the one that is gone is none."""
+    base = replace(old, launch_command=("other",), port=1, model="other", launcher_started_ticks=10)
+    wanted = [
+        replace(base, launcher_pid=201, launch_command=old.launch_command),
+        replace(base, launcher_pid=202, port=31000, model="m"),
+        replace(base, launcher_pid=203, port=31000, launcher_started_ticks=5000),
+        replace(base, launcher_pid=204, model="m"),
+        replace(base, launcher_pid=205, launcher_started_ticks=99),
+        replace(base, launcher_pid=206),
+    ]
+    for order in itertools.islice(itertools.permutations([*wanted, old]), 0, 5040, 97):
+        writer = Writer()
+        collector = Collector(writer, queue.Queue(), 50.0)  # type: ignore[arg-type]
+        collector._found = old
+        monkeypatch.setattr(collector_module, "find_servers", lambda order=order: list(order))
+        collector._look_for_successor(7)
+        collector._look_for_successor(8)
+        (gone,) = writer.said
+        assert isinstance(gone, ServerGone)
+        assert gone.launcher_pid == old.launcher_pid
+        assert [pid for pid, _ in gone.candidates] == [found.launcher_pid for found in wanted]
