@@ -5,7 +5,7 @@ from __future__ import annotations
 from ppscope.doctor.facts import Check, Facts
 
 SMALLEST = (80, 24)
-_TMUX = "in ~/.tmux.conf: set -g default-terminal tmux-256color; set -as terminal-features ',*:RGB'"
+_TMUX = "tmux set -as terminal-features ',*:RGB'  (and attach to it anew)\nexport COLORTERM=truecolor"
 
 
 def locale(facts: Facts) -> Check:
@@ -41,7 +41,7 @@ def colours(facts: Facts) -> Check | None:
         return None
     if terminal.no_color:
         return Check("terminal.colours", "info", "NO_COLOR is set: glyphs alone tell phases apart")
-    if terminal.term in ("", "dumb"):
+    if terminal.term in ("", "dumb", "unknown"):
         return Check(
             "terminal.colours",
             "problem",

@@ -73,6 +73,13 @@ def no_room(folder: str, least_bytes: int) -> str:
     return "" if free >= least_bytes else f"{free >> 20} MB are free, {least_bytes >> 20} are needed"
 
 
+def _encoding(env: Mapping[str, str], drawn: bool) -> str:
+    # Python writes UTF-8 in the C locale all the same; who sets it wants ASCII, and the view draws that.
+    if env.get("LC_ALL") in ("C", "POSIX"):
+        return "ASCII"
+    return (sys.stdout.encoding if drawn else locale.getpreferredencoding(False)) or ""
+
+
 def terminal(environment: Mapping[str, str] | None = None) -> Terminal:
     """The terminal behind stdout."""
     env = os.environ if environment is None else environment
@@ -83,7 +90,7 @@ def terminal(environment: Mapping[str, str] | None = None) -> Terminal:
     except (OSError, ValueError):
         pass
     return Terminal(
-        encoding=(sys.stdout.encoding if columns else locale.getpreferredencoding(False)) or "",
+        encoding=_encoding(env, columns is not None),
         columns=columns,
         lines=lines,
         term=env.get("TERM", ""),

@@ -180,6 +180,7 @@ def test_server(target: Target, name: str, state: str, said: str) -> None:
         (replace(SCREEN, colorterm=""), "terminal.colours", "ok", "256"),
         (replace(SCREEN, colorterm="", term="xterm"), "terminal.colours", "info", "16 colours"),
         (replace(SCREEN, term="dumb"), "terminal.colours", "problem", "TERM=dumb"),
+        (replace(SCREEN, term="unknown"), "terminal.colours", "problem", "TERM=unknown"),
         (replace(SCREEN, no_color=True), "terminal.colours", "info", "NO_COLOR"),
         (replace(SCREEN, tmux=True), "tmux", "ok", "tmux"),
         (replace(SCREEN, tmux=True, colorterm="", term="screen"), "tmux", "info", "true colour"),

@@ -16,8 +16,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ppscope.commands.live import prefers_ascii
 from ppscope.doctor import gather_own, gather_target
-from ppscope.doctor.facts import Answer
+from ppscope.doctor.checks_terminal import locale
+from ppscope.doctor.facts import Answer, Facts, Own
 from ppscope.doctor.gather_tools import tools
 from ppscope.records import Fact
 from ppscope.sources.server_keys import Keys
@@ -190,6 +192,14 @@ def test_a_pyspy_that_answers_and_some_that_do_not(
     found = tools(ask_nvml=False)
     assert (found.pyspy_version, found.pyspy_trouble) == (version, trouble)
     assert sys.executable in found.install
+
+
+@pytest.mark.parametrize("variable", ["C", "POSIX", "C.UTF-8", ""])
+def test_the_locale_is_judged_as_the_view_does(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", variable)
+    said = locale(Facts(Own(0, "root"), terminal=gather_own.terminal()))
+    assert (said.state == "info") == prefers_ascii()
+    assert ("drawn in ASCII" in said.what) == prefers_ascii()
 
 
 def test_libc_is_where_it_is_looked_for() -> None:
