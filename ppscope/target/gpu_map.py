@@ -98,7 +98,7 @@ def map_gpus(
     `env` is the launcher's environment, `rank_env` a scheduler's own where it could be read (it shows what the launcher changed
     before the spawn). `devices` and `pids` (by NVML index) are NVML's; `foreign_pids` says that NVML names pids that do not
     exist here, so that it speaks of another pid namespace and a match may be chance. `dumps` holds gpu_id as
-    `run_scheduler_process` received it. On a CPU server, and where nothing says that GPUs are used, only NVML counts.
+    `run_scheduler_process` received it. Where nothing says that GPUs are used only NVML counts, on a CPU server nothing.
     """
     out: dict[RankKey, GpuRef] = {}
     emulated = "PPSCOPE_EMULATED_GPUS" in env or any(item.emulated for item in devices)

@@ -140,6 +140,13 @@ def test_without_sign_of_a_gpu_no_rank_has_one(device: str | None) -> None:
     assert map_gpus(PAIR, PP2, PCI, device=device, devices=GPUS, dumps={PAIR[0].key: 0}) == {}
 
 
+def test_nvml_joins_where_the_device_is_not_told_and_never_on_a_cpu_server() -> None:
+    listed = {2: {100}, 3: {101}}
+    found = map_gpus(PAIR, PP2, PCI, device=None, devices=GPUS, pids=listed)
+    assert [(found[r.key].index, found[r.key].source) for r in PAIR] == [(2, "nvml_pid"), (3, "nvml_pid")]
+    assert map_gpus(PAIR, PP2, PCI, device="cpu", devices=GPUS, pids=listed) == {}
+
+
 def test_emulated_gpus_go_by_index_and_say_so() -> None:
     found = map_gpus(PAIR, PP2, {"PPSCOPE_EMULATED_GPUS": "/x/gpus.json"}, device="cuda")
     assert found == {PAIR[0].key: GpuRef(0, None, 0, "emulated"), PAIR[1].key: GpuRef(1, None, 1, "emulated")}

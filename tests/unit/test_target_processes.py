@@ -254,6 +254,16 @@ def test_several_servers_are_listed_to_choose_from(fake: FakeProc) -> None:
     assert resolve(203, fake.root).launcher_pid == 200
 
 
+def test_a_model_that_is_an_address_has_no_password(fake: FakeProc) -> None:
+    command = (PYTHON, "-m", "sglang.launch_server", "--model-path", f"https://me:{SECRET}@hub.example/org/model")
+    fake.add(100, command, env={}, exe=PYTHON)
+    fake.add(101, "sglang::scheduler", 100, env={}, exe=PYTHON)
+    (found,) = find_servers(fake.root)
+    assert found.model is not None
+    assert "hub.example/org/model" in found.model
+    assert SECRET not in str(found.to_record(1)) + found.line() + str(found.facts)
+
+
 def test_a_server_of_another_user_is_listed_but_not_attached_to(fake: FakeProc) -> None:
     fake.add(100, launch("--pp-size 1"), uid=54321)
     fake.add(101, "sglang::scheduler", 100, uid=54321)
