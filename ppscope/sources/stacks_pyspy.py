@@ -217,10 +217,10 @@ def may_trace_others() -> bool | None:
         return None
 
 
-def ptrace_scope() -> int | None:
+def ptrace_scope(proc: str = "/proc") -> int | None:
     """Yama's setting, 0 to 3; None where Yama is absent."""
     try:
-        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
+        return int(Path(proc, "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
 

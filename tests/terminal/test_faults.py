@@ -333,6 +333,27 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(tmp_path)], check=False)
 
 
+def test_a_full_disk_costs_the_snapshot_alone(server: emulator.EmulatedServer, tiny_disk: Path) -> None:
+    """The command says it in one line, the view in its last, and goes on; no half page stays."""
+    (tiny_disk / "filler").write_bytes(b"x" * (44 << 10))
+    output = tiny_disk / "page.html"
+    done = subprocess.run(
+        [str(PPSCOPE), "snapshot", str(server.pid), "-o", str(output), "--seconds", "2"],
+        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    assert sum("No space left on device" in line for line in done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    with Terminal([str(PPSCOPE), "attach", str(server.pid)], env={"PPSCOPE_SNAPSHOT_DIR": str(tiny_disk)}) as terminal:
+        terminal.wait_for(live())
+        terminal.send("s")
+        terminal.wait_for("No space left on device")
+        filled = drawn(terminal.text)
+        terminal.wait_for(lambda text: drawn(text) > filled + STAGES)
+        leave(terminal)
+    assert [path.name for path in tiny_disk.iterdir()] == ["filler"]
+
+
 def test_a_full_disk_ends_a_recording_in_one_line(server: emulator.EmulatedServer, tiny_disk: Path) -> None:
     """What was written until then stays and can be opened."""
     done = subprocess.run(

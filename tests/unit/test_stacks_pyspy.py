@@ -83,6 +83,22 @@ def test_the_missing_right_is_named(
     assert remedy in trouble.remedy
 
 
+@pytest.mark.parametrize(
+    ("text", "scope"), [("0\n", 0), ("1\n", 1), ("2\n", 2), ("3\n", 3), (None, None), ("", None), ("\xff", None)]
+)
+def test_yamas_setting_is_read_where_the_kernel_has_one(text: str | None, scope: int | None, tmp_path: Path) -> None:
+    file = tmp_path / "sys/kernel/yama/ptrace_scope"
+    file.parent.mkdir(parents=True)
+    if text is not None:
+        file.write_text(text, encoding="latin-1")
+    assert stacks_pyspy.ptrace_scope(str(tmp_path)) == scope
+
+
+def test_our_own_capability_is_the_kernels_word() -> None:
+    effective = int(Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0], 16)
+    assert stacks_pyspy.may_trace_others() is bool(effective & 1 << stacks_pyspy.CAP_SYS_PTRACE)
+
+
 def test_the_first_line_is_clean_and_short() -> None:
     assert first_line(b"\n\n  Error: a\x1b[31m\nb") == "Error: a [31m"
     assert len(first_line(b"x" * 9999)) == 300

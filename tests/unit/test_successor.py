@@ -1,9 +1,10 @@
-"""After a server is gone: which of the others is offered first."""
+"""What the collector says as time goes by: the clocks, and once a server is gone which of the others is the likeliest to be next."""
 
 from __future__ import annotations
 
 import itertools
 import queue
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from ppscope.collect import collector as collector_module
 from ppscope.collect.collector import Collector
-from ppscope.records import AnyRecord, ServerGone
+from ppscope.records import AnyRecord, Clock, ServerGone
 from ppscope.target.found import Found
 from ppscope.target.processes import find_servers
 from tests.unit.fake_proc import FakeProc
@@ -35,6 +36,21 @@ def old(tmp_path: Path) -> Found:
     fake.add(101, "sglang::scheduler", 100, env={}, exe="/usr/bin/python3")
     (found,) = find_servers(fake.root)
     return replace(found, model="m", port=31000)
+
+
+def test_both_clocks_are_told_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a step of the wall clock is seen within half a minute."""
+    writer = Writer()
+    collector = Collector(writer, queue.Queue(), 50.0)  # type: ignore[arg-type]
+    for second in range(1, 91):
+        wall_ns = 10**18 + second * 10**9 - (3600 * 10**9 if second > 45 else 0)
+        monkeypatch.setattr(time, "monotonic_ns", lambda second=second: second * 10**9)
+        monkeypatch.setattr(time, "time_ns", lambda wall_ns=wall_ns: wall_ns)
+        collector._tick(second)
+    told = [record for record in writer.said if isinstance(record, Clock)]
+    assert len(told) >= 3
+    steps = [now.wall_ns - now.mono_ns - (before.wall_ns - before.mono_ns) for before, now in itertools.pairwise(told)]
+    assert [step for step in steps if step] == [-3600 * 10**9]
 
 
 def test_the_likeliest_successor_comes_first_however_they_are_found(
