@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -221,7 +222,11 @@ def test_another_network_is_said_and_its_port_here_is_never_asked(tmp_path: Path
         said = {record.name: record for record in records if isinstance(record, SourceStatus)}
         assert said["http"].state == said["metrics"].state == "off"
         assert "another network namespace" in said["http"].message
-        assert "nsenter" in said["http"].remedy
+        pasted = said["http"].remedy.replace("ppscope attach", f"{PPSCOPE} doctor --json")
+        assert pasted.startswith("nsenter --net ")
+        inside = subprocess.run(["sh", "-c", pasted], capture_output=True, text=True, check=False, timeout=60)
+        states = {check["id"]: check["state"] for check in json.loads(inside.stdout)["checks"]}
+        assert states["http.port"] == states["http.metrics"] == states["target.memory"] == "ok", inside.stdout
         doctor = subprocess.run([str(PPSCOPE), "doctor", str(launcher)], capture_output=True, text=True, check=False)
         assert doctor.returncode == 1
         assert "another network namespace" in doctor.stdout
