@@ -1,4 +1,4 @@
-"""Fewer bytes to the terminal: a colour is sent when it changes, and the cursor is moved once, not at every piece of text.
+"""What goes to the terminal and comes from it: fewer bytes, a colour when it changes, the cursor moved once and not at every piece of text.
 
 Textual frames every piece of text in its whole style and a reset; in the lanes that is two thirds of all bytes.
 """
@@ -9,6 +9,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from textual._parser import ParseError
 from textual.drivers.linux_driver import LinuxDriver
 
 _TOKEN = re.compile(
@@ -95,9 +96,17 @@ def _change(there: Pen | None, wanted: Pen) -> str:
 
 
 class ThriftyDriver(LinuxDriver):
-    """Textual's driver, its output shortened."""
+    """Textual's driver, its output shortened, its input proof against what no keyboard sends."""
 
     _thrift: Thrift | None = None
+
+    def run_input_thread(self) -> None:
+        """Read keys until the end; bytes that are no UTF-8, or a sequence with numbers that nothing has, are left out."""
+        while True:
+            try:
+                return super().run_input_thread()
+            except (ValueError, ArithmeticError, LookupError, ParseError):
+                continue
 
     def write(self, data: str) -> None:
         """Send to the terminal."""

@@ -137,6 +137,8 @@ class HelpPane(Pane):
 
     def scroll_rows(self, by: int) -> None:
         """Move the first row."""
+        if not self.listing.items:  # a key that came before the first drawing
+            return
         room = self._room()
         last = max(0, len(self.listing.items) - room)
         self.top = max(0, min(self.top + by, last))

@@ -106,7 +106,12 @@ class Terminal:
 
     def send(self, keys: str) -> None:
         """Type."""
-        os.write(self._master, keys.encode())
+        self.send_bytes(keys.encode())
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send what no keyboard may be able to."""
+        while data:
+            data = data[os.write(self._master, data[:1024]) :]
 
     def wait_for(self, wanted: str | Callable[[str], bool], timeout_s: float = 30.0) -> str:
         """Wait until the screen shows a text; raises AssertionError with the screen otherwise."""
