@@ -24,6 +24,9 @@ def size(facts: Facts) -> Check:
     if columns is None or lines is None:
         said = "stdout is not a terminal: `ppscope check` works without one, `ppscope attach` does not"
         return Check("terminal.size", "info", said)
+    if not columns or not lines:
+        said = "the terminal does not tell its size, as happens over a serial line or docker exec"
+        return Check("terminal.size", "unknown", said, "stty cols 160 rows 50")
     if columns < SMALLEST[0] or lines < SMALLEST[1]:
         return Check(
             "terminal.size",

@@ -70,7 +70,9 @@ def nvml(facts: Facts) -> Check:
         return Check("gpu.nvml", "unknown", "NVML said nothing in time", "nvidia-smi")
     if state == "ok":
         return Check("gpu.nvml", "ok", said)
-    if state == "off" and (target is None or target.device not in (None, "cuda")):
+    if state == "off" and target is not None and target.device not in (None, "cuda"):
+        return Check("gpu.nvml", "info", f"{said}; the server runs on {target.device}")
+    if state == "off" and target is None:
         return Check("gpu.nvml", "info", said, remedy)
     if state == "degraded" and not remedy:
         return Check("gpu.nvml", "info", f"{said}: drawn as –, never as 0")

@@ -132,7 +132,10 @@ EVERY_RANK = {RankKey(0, pp, 0) for pp in range(STAGES)}
 def check_everything_is_seen(records: list[AnyRecord]) -> None:
     """Stacks of every main thread, dumps with micro-batches, run times, lines of the log."""
     server = last_server(records)
-    main = {rank.key: rank.main_tid or rank.pid for rank in server.ranks}
+    # The kernel's number of a main thread is its process's, here as there; taken from /proc, not from what we say ourselves.
+    main = {rank.key: rank.pid for rank in server.ranks}
+    assert {rank.key: rank.main_tid for rank in server.ranks} == main
+    assert {(record.rank, record.tid) for record in records if isinstance(record, HostSamples)} == set(main.items())
     stacks = {record.id for record in records if isinstance(record, StackDef)}
     spans = [record for record in records if isinstance(record, StackSpans) and record.tid == main[record.rank]]
     assert {record.rank for record in spans} == EVERY_RANK

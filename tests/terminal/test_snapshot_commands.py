@@ -162,6 +162,33 @@ def test_parts_of_a_recording_open_as_one(server: Planted, tmp_path: Path) -> No
     assert last["view"]["server"]["model"] == "moonshotai/Kimi-K2-Instruct"
 
 
+@pytest.mark.parametrize("command", ["check", "record", "snapshot"])
+def test_the_collector_killed_under_a_command_is_said(command: str, server: Planted, tmp_path: Path) -> None:
+    output = tmp_path / ("r.pps" if command == "record" else "s.html")
+    more = [] if command == "check" else ["-o", str(output)]
+    process = subprocess.Popen(
+        [PPSCOPE, command, str(server.pid), "--seconds", "60", *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 40
+    while True:
+        everything = psutil.Process(process.pid).children(recursive=True)
+        if any(child.name() == "py-spy" for child in everything if child.is_running()):
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    next(child for child in everything if "ppscope.collect.collector" in " ".join(child.cmdline())).kill()
+    _, said = process.communicate(timeout=40)
+    assert process.returncode == 3
+    assert sum("the collector ended unexpectedly" in line for line in said.splitlines()) == 1, said
+    assert "Traceback" not in said
+    assert all_gone(everything) == []
+    assert [path.name for path in tmp_path.iterdir()] == (["r.pps"] if command == "record" else [])
+    assert command != "record" or read_file(output).records
+
+
 def test_record_of_a_server_that_ends(tmp_path: Path) -> None:
     with emulator.start("serial", 2, extra=("--seconds", "4")) as short_lived:
         result = run("record", str(short_lived.pid), "-o", tmp_path / "r.pps", "--seconds", "60")

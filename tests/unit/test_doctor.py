@@ -121,7 +121,7 @@ def test_py_spy_against_the_targets_python(
             replace(MINE, device="cpu"),
             "gpu.nvml",
             "info",
-            "no driver",
+            "no driver; the server runs on cpu",
         ),
         (
             Tools(nvml_state="off", nvml_message="no driver"),
@@ -176,6 +176,7 @@ def test_server(target: Target, name: str, state: str, said: str) -> None:
         (replace(SCREEN, encoding="ANSI_X3.4-1968"), "locale", "info", "ASCII"),
         (replace(SCREEN, encoding="UTF-8"), "locale", "ok", "UTF-8"),
         (replace(SCREEN, columns=79), "terminal.size", "problem", "79×40"),
+        (replace(SCREEN, columns=0, lines=0), "terminal.size", "unknown", "does not tell its size"),
         (replace(SCREEN, columns=None, lines=None), "terminal.size", "info", "not a terminal"),
         (replace(SCREEN, colorterm=""), "terminal.colours", "ok", "256"),
         (replace(SCREEN, colorterm="", term="xterm"), "terminal.colours", "info", "16 colours"),
