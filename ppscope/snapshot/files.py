@@ -27,14 +27,23 @@ def why_not_writable(path: Path) -> str | None:
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"no permission to write in {named(folder)}"
     try:
-        mode = path.lstat().st_mode
+        mode = path.stat().st_mode
     except FileNotFoundError:
-        return None
+        mode = stat.S_IFREG
     except OSError as error:
         return f"{named(path)}: {error.strerror}"
-    if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
-        return None
-    return f"{named(path)} is a folder" if stat.S_ISDIR(mode) else f"{named(path)} is not a regular file"
+    if stat.S_ISDIR(mode):
+        return f"{named(path)} is a folder"
+    if not stat.S_ISREG(mode) or _of_the_kernel(folder):
+        # A link is replaced, not followed: under /dev that would be /dev/stdout of the whole machine.
+        return f"{named(path)} is not a regular file"
+    return None
+
+
+def _of_the_kernel(folder: Path) -> bool:
+    """Whether a folder holds devices and processes, not files; /dev/shm holds files."""
+    parts = folder.resolve().parts
+    return parts[1:2] in (("dev",), ("proc",), ("sys",)) and parts[1:3] != ("dev", "shm")
 
 
 def why_not_over(path: Path, sources: Iterable[Path]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ppscope.records import AnyRecord, Server
 from ppscope.snapshot.document import build
-from ppscope.snapshot.files import why_not_writable, write_private
+from ppscope.snapshot.files import named, why_not_writable, write_private
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.write import page
 
@@ -67,6 +67,8 @@ class Saver:
     def _write(self, path: Path, records: list[AnyRecord]) -> None:
         try:
             write_private(path, render(records))
+        except OSError as error:
+            self.problem = f"{named(path)}: {error.strerror or error}"
         except Exception as error:  # noqa: BLE001  whatever it is, the view goes on and says it
             self.problem = str(error) or type(error).__name__
 

@@ -223,6 +223,29 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
     assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
 
 
+@pytest.mark.parametrize(
+    "name", ["/dev/stdout", "/dev/fd/1", "/dev/new.html", "/proc/self/fd/1", "/proc/new.html", "/sys/new.html"]
+)
+def test_nothing_replaces_what_is_the_machines_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link is replaced and not followed, and /dev/stdout is one, whatever stdout is: a terminal, a pipe, or a file."""
+    before = os.lstat("/dev/stdout").st_ino
+    (tmp_path / "out").write_text("")
+    saved = os.dup(1)
+    out = os.open(tmp_path / "out", os.O_WRONLY)
+    monkeypatch.setattr(os, "replace", lambda *_: pytest.fail("replaced"))
+    os.dup2(out, 1)
+    try:
+        why = why_not_writable(Path(name))
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+        os.close(out)
+    assert why is not None
+    with pytest.raises(OSError, match=r".+"):
+        write_private(Path(name), b"x")
+    assert os.lstat("/dev/stdout").st_ino == before
+
+
 def test_what_cannot_be_written_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fifo = tmp_path / "pipe"
     os.mkfifo(fifo)
@@ -231,6 +254,14 @@ def test_what_cannot_be_written_is_told_before(tmp_path: Path, monkeypatch: pyte
     assert "is a folder" in (why_not_writable(tmp_path) or "")
     assert "is not a folder" in (why_not_writable(tmp_path / "no" / "x.html") or "")
     assert why_not_writable(Path("/dev/null")) is not None
+    folder, device = tmp_path / "folder", tmp_path / "device"
+    folder.symlink_to(tmp_path)
+    device.symlink_to("/dev/null")
+    assert "is a folder" in (why_not_writable(folder) or "")
+    assert "not a regular file" in (why_not_writable(device) or "")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert "symbolic links" in (why_not_writable(loop) or "")
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
