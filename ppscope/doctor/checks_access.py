@@ -5,7 +5,7 @@ from __future__ import annotations
 from ppscope.doctor.facts import Check, Facts
 from ppscope.target.errors import SUDO
 
-_CONTAINER = "docker run --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add: [SYS_PTRACE])"
+_CONTAINER = "docker run --cap-add SYS_PTRACE  # Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]"
 _SYSCTL = "sudo sysctl kernel.yama.ptrace_scope=0"
 _REBOOT = "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: it cannot be lowered while the machine runs"
 _MODULE = "dmesg | grep -i -e apparmor -e avc -e denied"

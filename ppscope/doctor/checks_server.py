@@ -93,6 +93,6 @@ def folder(facts: Facts) -> Check | None:
             return Check("trace.folder", "ok", f"a profile burst can use {name}")
     reasons = "; ".join(f"{name}: {why}" for name, why in target.folders)
     remedy = (
-        f"PPSCOPE_PROFILE_FOLDER=DIR ppscope attach {target.pid}  (DIR: 1 GB free, the server's user can write to it)"
+        f"PPSCOPE_PROFILE_FOLDER=DIR ppscope attach {target.pid}  # DIR: 1 GB free, the server's user can write to it"
     )
     return Check("trace.folder", "problem", f"no folder for the traces of a profile burst: {reasons}", remedy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ppscope.doctor.facts import Check, Facts
 
 SMALLEST = (80, 24)
-_TMUX = "tmux set -as terminal-features ',*:RGB'  (and attach to it anew)\nexport COLORTERM=truecolor"
+_TMUX = "tmux set -as terminal-features ',*:RGB'  # then attach to it anew\nexport COLORTERM=truecolor"
 
 
 def locale(facts: Facts) -> Check:

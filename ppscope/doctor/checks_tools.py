@@ -45,7 +45,7 @@ def python(facts: Facts) -> Check | None:
             "pyspy.python",
             "problem",
             f"{said}; py-spy reads {known}",
-            _install(facts, "-U py-spy") + "  (once there is one that knows it)",
+            _install(facts, "-U py-spy") + "  # once there is one that knows it",
         )
     needed = PYTHON_SINCE.get(target.python)
     if needed is not None and has is not None and has < needed:

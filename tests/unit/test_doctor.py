@@ -226,7 +226,9 @@ def test_any_facts_give_verdicts_that_agree(own: Own, target: Target | None) -> 
     assert {check.state for check in verdicts} <= {"ok", "problem", "unknown", "info"}
     locked = problems(judge(Facts(own, target=target), ACCESS))
     assert all(check.remedy for check in locked)
-    for command in (line for check in verdicts for line in check.remedy.split("\n") if "ppscope " in line):
+    remedies = [line for check in verdicts for line in check.remedy.split("\n")]
+    assert not any(set("()") & set(line.partition("  # ")[0]) for line in remedies), "a shell would stumble"
+    for command in (line for line in remedies if "ppscope " in line):
         shlex.split(command)
         assert "…" not in command, "it can be pasted as it stands"
         assert target is None or f"ppscope attach {target.pid}" in command
