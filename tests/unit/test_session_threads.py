@@ -6,6 +6,8 @@ import pytest
 
 from ppscope.records import FrameDef, Hello, Rank, RankKey, Server, StackDef, StackSpans
 from ppscope.session import Session
+from ppscope.sources.stacks import split_main
+from ppscope.sources.stacks_windows import ThreadSpans
 from tests.fed_stream import FedStream
 
 KEY = RankKey(0, 0, 0)
@@ -40,3 +42,21 @@ def test_the_lane_of_a_rank_is_its_main_thread_and_no_other(
     session.poll()
     assert [(span.start_ns, span.end_ns) for span in session.spans(KEY, 0, 9 * S)] == [(0, 2 * S)]
     assert set(session.states[KEY].threads) == {11, 12, main}, "the others are kept for the list of threads"
+
+
+@pytest.mark.parametrize(
+    ("ns_pid", "threads", "main"),
+    [
+        (None, [(11, "MainThread"), (10, "")], 10),
+        (1, [(10, "MainThread"), (1, "")], 1),  # inside, 10 is the number of another thread
+        (1, [(10, "worker"), (7, "MainThread")], 7),
+        (None, [(11, "worker"), (12, "")], None),
+    ],
+)
+def test_py_spys_own_numbers_are_those_of_the_targets_namespace(
+    ns_pid: int | None, threads: list[tuple[int, str]], main: int | None
+) -> None:
+    rank = Rank(KEY, 10, 100, "sglang::scheduler_PP0", ns_pid=ns_pid, main_tid=10)
+    found, others = split_main([ThreadSpans(tid, name, [], [], []) for tid, name in threads], rank)
+    assert (found.tid if found is not None else None) == main
+    assert [thread.tid for thread in others] == [tid for tid, _ in threads if tid != main]
