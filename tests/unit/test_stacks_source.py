@@ -311,20 +311,6 @@ def test_ranks_that_do_not_fit_the_budget_are_all_seen_in_turn(
     until(lambda: {s.rank for s in heard.all(SourceStatus) if s.state == "ok"} == everyone)
 
 
-def test_pyspy_never_stops_its_target(
-    heard: Heard, pretend: Callable[[str], str], run: Callable[[Source, Server], Source], tmp_path: Path
-) -> None:
-    """Whatever is started, for windows, dumps and bursts of them: each is told not to stop the threads that it reads."""
-    log = tmp_path / "started"
-    pretend(f'echo "$*" >> {log}; exit 1')
-    run(StackSource(heard), server_of(os.getpid()))
-    dumps = run(DumpSource(heard), server_of(os.getpid()))
-    dumps.obey(DumpNow(count=2))
-    until(lambda: log.exists() and {line.split()[0] for line in log.read_text().splitlines()} == {"record", "dump"})
-    until(lambda: sum(line.startswith("dump") for line in log.read_text().splitlines()) >= 3)
-    assert all("--nonblocking" in line.split() for line in log.read_text().splitlines())
-
-
 def test_a_hanging_pyspy_is_killed_and_said(
     heard: Heard,
     pretend: Callable[[str], str],
