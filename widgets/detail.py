@@ -15,6 +15,7 @@ from ppscope.widgets.text import (
     cut_left,
     duration,
     elapsed,
+    flowed,
     joined,
     left,
     number,
@@ -42,7 +43,7 @@ def rank_listing(
     state: Line = (("alive", "good"),) if row.alive else ((f"exited: {clean(row.exit_reason or 'gone')}", "bad"),)
     if row.alive and row.exit_reason:
         state = ((clean(row.exit_reason), "warn"),)
-    facts = joined([
+    facts: list[Line] = [
         (("pid ", "dim"), (str(row.pid), "bold")),
         state,
         (("gpu ", "dim"), (gpu, "")),
@@ -50,13 +51,11 @@ def rank_listing(
         (("util ", "dim"), (number(row.util_percent, "%"), "")),
         (("main thread ", "dim"), (percent(row.host_cpu), ""), (" of a core", "dim")),
         (("threads ", "dim"), (number(row.threads), "")),
-    ])  # fmt: skip
+    ]
     shares: list[Line] = [
         ((phase_label(phases, index), f"t{index}"), (f" {share * 100:.0f} %", "")) for index, share in row.phases[:6]
     ]
-    head: list[Line] = [((" ", ""), *facts)]
-    if shares:
-        head.append(((" ", ""), *joined(shares)))
+    head: list[Line] = [((" ", ""), *line) for line in (*flowed(facts, width - 1), *flowed(shares, width - 1))]
     head.append(
         (
             (

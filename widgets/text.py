@@ -129,6 +129,18 @@ def joined(parts: Sequence[Line | Span | None], separator: str = SEPARATOR) -> L
     return tuple(out)
 
 
+def flowed(parts: Sequence[Line], width: int, separator: str = SEPARATOR) -> list[Line]:
+    """The same on as many lines as it takes: a part goes to the next line whole."""
+    lines: list[Line] = []
+    row: list[Line] = []
+    for part in parts:
+        if row and width_of(joined([*row, part], separator)) > width:
+            lines.append(joined(row, separator))
+            row = []
+        row.append(part)
+    return [*lines, joined(row, separator)] if row else lines
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """Text broken at spaces into rows of at most `width` cells; a longer word is cut into pieces."""
     rows: list[str] = []

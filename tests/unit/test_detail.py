@@ -8,6 +8,7 @@ from ppscope.records import RankKey
 from ppscope.views import PhaseStyle, RankRow, Span
 from ppscope.widgets.detail import batch_text, rank_listing, span_listing
 from ppscope.widgets.listing import Item
+from ppscope.widgets.text import width_of
 
 PHASES = (PhaseStyle("forward", "forward", "work", "█", "#", "green", "green"),)
 ROW = RankRow(RankKey(0, 0, 0), 7, True, None, None, None, None, None, None, None, ())
@@ -41,3 +42,15 @@ def test_a_span_in_the_list_and_alone_tells_its_batch() -> None:
     assert "micro-batch 2 forward (exact) decode 8 req graph: replayed" in newest.copy
     head = span_listing(EXACT, (), PHASES, 0, 120).head
     assert "decode  8 req  graph: replayed" in "".join(part for part, _ in head[0])
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_rank_tells_all_its_facts_in_any_width(width: int) -> None:
+    shares = tuple((0, 0.1) for _ in range(6))
+    row = RankRow(RankKey(0, 0, 0), 1234567, True, None, 7, "nvml", 600.0, 600.0, 100, 0.28, shares, 127)
+    head = rank_listing(row, [], PHASES, 0, width).head
+    assert all(width_of(line) <= width for line in head)
+    said = " ".join("".join(part for part, _ in line) for line in head)
+    assert "main thread 28 % of a core" in said
+    assert "threads 127" in said
+    assert said.count("forward") == 6
