@@ -82,7 +82,7 @@ def _turn_to(app: Canvas) -> None:
         return
     elsewhere = state.in_panel and state.panel != LAUNCHES_PANEL
     if state.frozen or state.levels or elsewhere or not state.window.live:
-        app.say("the burst is read: panel 2 has its launches")
+        app.say("the burst is read: " + ("panel 2 has its launches" if state.screen.launches else "no launch is in it"))
         return
     window = state.window
     length_ns = progress.end_ns - progress.start_ns
@@ -93,4 +93,4 @@ def _turn_to(app: Canvas) -> None:
     window.first = progress.start_ns // window.column_ns - max(margin, 0)
     if state.screen.launches:
         state.panel, state.in_panel = LAUNCHES_PANEL, True
-    app.say("the burst, exact in host and GPU lanes; 0 returns to now")
+    app.say(f"the burst, exact in {'host and GPU' if state.screen.launches else 'host'} lanes; 0 returns to now")

@@ -205,7 +205,8 @@ class Painter:
             seen = long_enough and any(stage.phases for stage in screen.stages)
             return findings_listing(screen.findings, screen.header.state, width, seen)
         if state.panel == 2:
-            return launches_listing(screen.launches, "burst" in self.able, width, state.filter, state.kept)
+            read = screen.burst is not None and screen.burst.state == "done"
+            return launches_listing(screen.launches, "burst" in self.able, width, state.filter, state.kept, read)
         if state.panel == 3:
             rank = state.rank
             threads = [] if rank is None else state.feed.stacks(rank, STACK_SECONDS)

@@ -28,19 +28,26 @@ EMPTY = (
     "  ppscope launch -- CMD            a server started with the exact probe",
     "Until then the stacks tell graph replay from eager launches: see the Gantt and panel 3.",
 )
+NONE_READ = (
+    "The burst's traces hold no kernel launches: on CPU there are none, on GPUs CUPTI recorded none.",
+    "Its host spans are in the lanes, exact.",
+)
 MOST_ROWS = 300
 
 
-def launches_listing(rows: Sequence[LaunchRow], can_burst: bool, width: int, text: str = "", kept: str = "") -> Listing:
+def launches_listing(
+    rows: Sequence[LaunchRow], can_burst: bool, width: int, text: str = "", kept: str = "", read: bool = False
+) -> Listing:
     """One item per kernel, stage and origin, those out of place first, then by GPU time; without any, how to get them.
 
-    `kept` is the folder of the burst's trace files, empty where they were not kept.
+    `kept` is the folder of the burst's trace files, empty where they were not kept; `read` says that a burst was read.
     """
     if not rows:
-        lines = list(EMPTY)
-        if can_burst:
+        lines = list(NONE_READ if read else EMPTY)
+        if can_burst and not read:
             lines.insert(1, "  p                                a burst of the running server, a few steps long")
-        return Listing((Item(tuple(((f"  {line}", "dim"),) for line in lines)),))
+        shown_lines = [row for line in lines for row in (wrapped(line, width - 2) if read else [line])]
+        return Listing((Item(tuple(((f"  {line}", "dim"),) for line in shown_lines)),))
     wanted = text.casefold()
     shown = [row for row in rows if not wanted or wanted in _haystack(row)]
     ordered = sorted(shown, key=lambda row: (row.reason is None, -(row.gpu_us or 0.0), -row.count))

@@ -33,7 +33,7 @@ from ppscope.session.burst_lane import BurstLane
 from ppscope.session.burst_pieces import gpu_pieces, host_pieces
 from ppscope.target.phases import PhaseTable
 from ppscope.views import Cell, Finding, Lane
-from ppscope.widgets.panel_launches import launch_key, launch_listing, launches_listing
+from ppscope.widgets.panel_launches import NONE_READ, launch_key, launch_listing, launches_listing
 from ppscope.widgets.text import width_of
 
 STYLES = PhaseTable.load().styles
@@ -201,6 +201,16 @@ def test_eager_launches_are_out_of_place_only_where_graphs_are_on(off: bool, mar
     (row,) = state.launches
     assert row.reason is not None
     assert ("switched off" in row.reason) is off
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_without_a_launch_the_panel_says_why(width: int) -> None:
+    unread = launches_listing([], True, width).items[0].lines
+    assert "No launches have been seen" in unread[0][0][0]
+    read = launches_listing([], True, width, read=True).items[0].lines
+    said = " ".join("".join(text for text, _ in line).strip() for line in read)
+    assert said == " ".join(NONE_READ)
+    assert all(width_of(line) <= width for line in read)
 
 
 def test_the_launches_panel_lists_and_opens_a_row() -> None:
