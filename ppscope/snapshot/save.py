@@ -68,7 +68,7 @@ class Saver:
         try:
             write_private(path, render(records))
         except OSError as error:
-            self.problem = f"{named(path)}: {error.strerror or error}"
+            self.problem = f"{error.strerror or error}: {named(path)}"  # the reason first: the line may be cut
         except Exception as error:  # noqa: BLE001  whatever it is, the view goes on and says it
             self.problem = str(error) or type(error).__name__
 
