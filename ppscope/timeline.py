@@ -1,23 +1,19 @@
-"""What each rank's main thread did, as bounded columns: single spans for zooming in, one-second sums for zooming out."""
+"""What each rank's main thread did, as bounded columns: single spans for zooming in, sums over quarter seconds for zooming out."""
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
+from ppscope.phase_sums import PhaseSums, PhaseTimes
+from ppscope.span_columns import SpanColumns
 from ppscope.views import Cell, PhaseStyle, Span
 
 KEEP_NS = 600 * 1_000_000_000
 """The last ten minutes stay scrollable."""
-COARSE_COLUMN_NS = 3_000_000_000
-"""A Gantt column at least this wide is drawn from the one-second sums."""
-_SECOND = 1_000_000_000
-_TRIM = 4096
-
-PhaseTimes = dict[int, int]
-"""Phase index → nanoseconds."""
-_NO_TIMES: PhaseTimes = {}
+GRAIN_NS = 250_000_000
+COARSE_COLUMN_NS = 3 * GRAIN_NS
+"""A Gantt column at least this wide is drawn from the sums."""
 
 
 class RankTimeline:
@@ -26,72 +22,41 @@ class RankTimeline:
     def __init__(self, styles: Sequence[PhaseStyle], keep_ns: int = KEEP_NS) -> None:
         self._keep_ns = keep_ns
         self._work = [style.kind == "work" for style in styles]
-        self._starts = array("q")
-        self._ends = array("q")
-        self._phases = array("h")
-        self._stacks = array("i")
-        self._micro_batches = array("h")
-        self._seconds: dict[int, PhaseTimes] = {}
+        self._spans = SpanColumns()
+        self._sums = PhaseSums(GRAIN_NS)
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._spans)
 
     @property
     def extent(self) -> tuple[int, int] | None:
         """Oldest start and newest end, None while nothing was seen."""
-        return (self._starts[0], self._ends[-1]) if self._starts else None
+        return self._spans.extent
 
     def add(self, start_ns: int, end_ns: int, phase: int, stack: int) -> None:
         """Append a span; what overlaps an earlier one is cut off, since windows overlap by design."""
-        if self._ends:
-            start_ns = max(start_ns, self._ends[-1])
+        extent = self._spans.extent
+        if extent is not None and extent[1] > start_ns:
+            start_ns = extent[1]
         if end_ns <= start_ns:
             return
-        self._starts.append(start_ns)
-        self._ends.append(end_ns)
-        self._phases.append(phase)
-        self._stacks.append(stack)
-        self._micro_batches.append(-1)
-        self._sum(start_ns, end_ns, phase)
-        if len(self._starts) % _TRIM == 0:
-            self._trim(end_ns - self._keep_ns)
-
-    def _sum(self, start_ns: int, end_ns: int, phase: int) -> None:
-        while start_ns < end_ns:
-            second = start_ns // _SECOND
-            upto = min(end_ns, (second + 1) * _SECOND)
-            times = self._seconds.setdefault(second, {})
-            times[phase] = times.get(phase, 0) + upto - start_ns
-            start_ns = upto
-
-    def _trim(self, before_ns: int) -> None:
-        gone = bisect_left(self._ends, before_ns)
-        for column in (self._starts, self._ends, self._phases, self._stacks, self._micro_batches):
-            del column[:gone]
-        for second in [s for s in self._seconds if (s + 1) * _SECOND <= before_ns]:
-            del self._seconds[second]
+        self._sums.add(start_ns, end_ns, phase)
+        if self._spans.append((start_ns, end_ns, phase, stack, -1)):
+            self._spans.drop_before(end_ns - self._keep_ns)
+            self._sums.drop_before(end_ns - self._keep_ns)
 
     def mark_micro_batch(self, at_ns: int, phase: int, micro_batch: int) -> bool:
         """Give the span at an instant its micro-batch, if that span is in this phase; True when one was marked."""
-        index = bisect_right(self._starts, at_ns) - 1
-        if index < 0 or self._ends[index] < at_ns or self._phases[index] != phase:
-            return False
-        self._micro_batches[index] = micro_batch
-        return True
-
-    def _indices(self, start_ns: int, end_ns: int) -> range:
-        first = bisect_right(self._ends, start_ns)
-        return range(first, bisect_left(self._starts, end_ns, lo=first))
+        return self._spans.mark_micro_batch(at_ns, phase, micro_batch)
 
     def spans(self, start_ns: int, end_ns: int) -> Iterator[Span]:
         """Single spans that touch a window, in order."""
-        for i in self._indices(start_ns, end_ns):
-            micro_batch = self._micro_batches[i]
+        for start, end, phase, stack, micro_batch in self._spans.touching(start_ns, end_ns):
             yield Span(
-                start_ns=self._starts[i],
-                end_ns=self._ends[i],
-                phase=self._phases[i],
-                stack=self._stacks[i],
+                start_ns=start,
+                end_ns=end,
+                phase=phase,
+                stack=stack,
                 micro_batch=micro_batch if micro_batch >= 0 else None,
                 provenance="sampled" if micro_batch < 0 else "inferred",
             )
@@ -99,64 +64,47 @@ class RankTimeline:
     def times(self, start_ns: int, end_ns: int) -> PhaseTimes:
         """Nanoseconds per phase within a window, exact at its edges."""
         total: PhaseTimes = {}
-        first, last = -(-start_ns // _SECOND), end_ns // _SECOND
+        first, last = -(-start_ns // GRAIN_NS), end_ns // GRAIN_NS
         if last <= first:
             self._add_times(total, start_ns, end_ns)
             return total
-        self._add_times(total, start_ns, first * _SECOND)
-        for second in range(first, last):
-            for phase, took in self._seconds.get(second, _NO_TIMES).items():
-                total[phase] = total.get(phase, 0) + took
-        self._add_times(total, last * _SECOND, end_ns)
+        self._add_times(total, start_ns, first * GRAIN_NS)
+        self._sums.add_between(total, first, last)
+        self._add_times(total, last * GRAIN_NS, end_ns)
         return total
 
     def _add_times(self, total: PhaseTimes, start_ns: int, end_ns: int) -> None:
-        for i in self._indices(start_ns, end_ns):
-            took = min(self._ends[i], end_ns) - max(self._starts[i], start_ns)
-            phase = self._phases[i]
-            total[phase] = total.get(phase, 0) + took
+        if start_ns >= end_ns:
+            return
+        for start, end, phase, *_ in self._spans.touching(start_ns, end_ns):
+            total[phase] = total.get(phase, 0) + min(end, end_ns) - max(start, start_ns)
 
-    def whole_seconds(self, start_ns: int, end_ns: int) -> PhaseTimes:
-        """Nanoseconds per phase within a window, to the whole second at its edges: cheap over long windows."""
-        total: PhaseTimes = {}
-        for second in range(start_ns // _SECOND, end_ns // _SECOND + 1):
-            for phase, took in self._seconds.get(second, {}).items():
-                total[phase] = total.get(phase, 0) + took
-        return total
+    def rough_times(self, start_ns: int, end_ns: int) -> PhaseTimes:
+        """Nanoseconds per phase within a window, to the quarter second at its edges: cheap over long windows."""
+        return self._sums.between(start_ns // GRAIN_NS, end_ns // GRAIN_NS + 1)
 
     def cells(self, start_ns: int, end_ns: int, columns: int) -> tuple[Cell, ...]:
         """The window cut into equal columns: each with the phase that filled most of it and its share of work."""
         if columns <= 0 or end_ns <= start_ns:
             return ()
         width = (end_ns - start_ns) / columns
+        if width >= COARSE_COLUMN_NS:
+            return tuple(self._cell(times, -1) for times in self._coarse(start_ns, width, columns))
         buckets: list[PhaseTimes] = [{} for _ in range(columns)]
         marks: list[int] = [-1] * columns
-        if width >= COARSE_COLUMN_NS:
-            self._fill_coarse(buckets, start_ns, width)
-        else:
-            self._fill_fine(buckets, marks, start_ns, end_ns, width)
+        self._fill_fine(buckets, marks, start_ns, end_ns, width)
         return tuple(self._cell(times, mark) for times, mark in zip(buckets, marks, strict=True))
 
-    def _fill_coarse(self, buckets: list[PhaseTimes], start_ns: int, width: float) -> None:
-        first = start_ns // _SECOND
-        last = int(start_ns + width * len(buckets)) // _SECOND
-        seconds: Sequence[int] | range = range(first, last + 1)
-        if len(seconds) > len(self._seconds):
-            seconds = sorted(s for s in self._seconds if first <= s <= last)
-        for second in seconds:
-            column = int((second * _SECOND + _SECOND // 2 - start_ns) // width)
-            times = self._seconds.get(second)
-            if times is None or not 0 <= column < len(buckets):
-                continue
-            into = buckets[column]
-            for phase, took in times.items():
-                into[phase] = into.get(phase, 0) + took
+    def _coarse(self, start_ns: int, width: float, columns: int) -> Iterator[PhaseTimes]:
+        # Whole cells, each in exactly one column: the one its middle lies in.
+        edges = [int(start_ns + column * width + GRAIN_NS // 2) // GRAIN_NS for column in range(columns + 1)]
+        for first, upto in pairwise(edges):
+            yield self._sums.between(first, upto)
 
     def _fill_fine(self, buckets: list[PhaseTimes], marks: list[int], start_ns: int, end_ns: int, width: float) -> None:
         last = len(buckets) - 1
-        for i in self._indices(start_ns, end_ns):
-            begin, end = max(self._starts[i], start_ns), min(self._ends[i], end_ns)
-            phase, micro_batch = self._phases[i], self._micro_batches[i]
+        for start, finish, phase, _, micro_batch in self._spans.touching(start_ns, end_ns):
+            begin, end = max(start, start_ns), min(finish, end_ns)
             column = min(int((begin - start_ns) / width), last)
             while begin < end:
                 edge = end if column >= last else min(end, int(start_ns + (column + 1) * width))

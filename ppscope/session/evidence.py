@@ -13,6 +13,7 @@ from ppscope.diagnose.evidence import Evidence, GpuEvidence, RankEvidence, Stage
 from ppscope.diagnose.graph_state import captured_sizes
 from ppscope.diagnose.layers import stage_layers
 from ppscope.diagnose.running import estimate_running, most_running
+from ppscope.phase_sums import PhaseTimes
 from ppscope.records import BatchLog, GpuSample
 from ppscope.session.draft import draft_times
 from ppscope.session.gpus import Gpus
@@ -20,7 +21,6 @@ from ppscope.session.ranks import RankState
 from ppscope.session.settings import SettingsState
 from ppscope.session.stages import FORWARD
 from ppscope.sources.gpu_reasons import throttle_names
-from ppscope.timeline import PhaseTimes
 from ppscope.views import PhaseStyle
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ppscope.phase_sums import PhaseTimes
 from ppscope.probe import layout
 from ppscope.records import ProbeSpans, RankKey
 from ppscope.session.exact_timeline import ExactTimeline
 from ppscope.session.flatten import Flattener, Piece, phase_of_kind
-from ppscope.timeline import PhaseTimes, RankTimeline
+from ppscope.timeline import RankTimeline
 from ppscope.views import Cell, Lane, PhaseStyle, Span
 
 _SECOND = 1_000_000_000

@@ -10,9 +10,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from ppscope.phase_sums import PhaseSums, PhaseTimes
 from ppscope.probe.layout import GRAPHS, MODES
+from ppscope.session.bucket_slots import BucketSlots
 from ppscope.session.flatten import Piece
-from ppscope.timeline import PhaseTimes
 from ppscope.views import Cell, PhaseStyle, Span
 
 BUCKET_NS = 20_000_000
@@ -21,7 +22,6 @@ KEEP_NS = 600_000_000_000
 _SECOND = 1_000_000_000
 _FINE_MOST = 400_000
 _TRIM = 8192
-_MIXED = -2
 
 
 class ExactTimeline:
@@ -43,9 +43,9 @@ class ExactTimeline:
         self._sizes = array("H")
         self._tokens = array("I")
         self._graphs = array("B")
-        self._buckets: dict[int, PhaseTimes] = {}
-        self._bucket_slots: dict[int, int] = {}
-        self._seconds: dict[int, PhaseTimes] = {}
+        self._buckets = PhaseSums(BUCKET_NS)
+        self._bucket_slots = BucketSlots()
+        self._seconds = PhaseSums(_SECOND)
         self._rolled = -1
         self._joined = False
         self._trim_at = _TRIM
@@ -89,63 +89,52 @@ class ExactTimeline:
         )  # fmt: skip
 
     def _sum_all(self, pieces: Sequence[Piece], last: int) -> None:
+        # Pieces are short: those within one bucket are added up before they go there.
         other = self._other
         times: PhaseTimes = {}
-        bucket_end = known = -1
+        bucket = bucket_end = known = -1
+        begin = last
         for start, end, phase, slot, *_ in pieces:
             if start > last and other is not None:
                 if start <= bucket_end:
                     times[other] = times.get(other, 0) + start - last
                 else:
-                    self._sum(last, start, other, -1)
-                    bucket_end = -1
+                    self._buckets.add(last, start, other)
             if end <= bucket_end and slot == known:
                 times[phase] = times.get(phase, 0) + end - start
             else:
-                self._sum(start, end, phase, slot)
+                self._buckets.add_times(bucket, times)
+                self._buckets.add(start, end, phase)
+                self._bucket_slots.mark(start // BUCKET_NS, (end - 1) // BUCKET_NS, slot)
                 bucket = (end - 1) // BUCKET_NS
-                times, bucket_end, known = self._buckets[bucket], (bucket + 1) * BUCKET_NS, slot
+                times, bucket_end, known = {}, (bucket + 1) * BUCKET_NS, slot
             last = end
+        self._buckets.add_times(bucket, times)
+        self._roll(begin, last)
 
-    def _sum(self, start: int, end: int, phase: int, slot: int) -> None:
-        while start < end:
-            bucket = start // BUCKET_NS
-            upto = min(end, (bucket + 1) * BUCKET_NS)
-            times = self._buckets.get(bucket)
-            if times is None:
-                times = self._buckets[bucket] = {}
-                self._roll(bucket)
-            times[phase] = times.get(phase, 0) + upto - start
-            if slot >= 0 and self._bucket_slots.setdefault(bucket, slot) != slot:
-                self._bucket_slots[bucket] = _MIXED
-            start = upto
+    def _roll(self, start_ns: int, end_ns: int) -> None:
+        # Seconds that are whole now: the one that was not yet, and those of these pieces.
+        first, upto = start_ns // _SECOND, end_ns // _SECOND
+        if 0 <= self._rolled < first:
+            self._roll_second(self._rolled)
+        for second in range(first, upto):
+            self._roll_second(second)
+        self._rolled = upto
 
-    def _roll(self, bucket: int) -> None:
-        # The second before is whole now.
-        second = bucket * BUCKET_NS // _SECOND
-        if second == self._rolled:
-            return
-        if self._rolled >= 0:
-            self._seconds[self._rolled] = self._bucket_sum(self._rolled * _SECOND, (self._rolled + 1) * _SECOND)
-        self._rolled = second
+    def _roll_second(self, second: int) -> None:
+        self._seconds.add_times(second, self._bucket_sum(second * _SECOND, (second + 1) * _SECOND))
 
     def _bucket_sum(self, start_ns: int, end_ns: int) -> PhaseTimes:
-        total: PhaseTimes = {}
-        for bucket in range(start_ns // BUCKET_NS, -(-end_ns // BUCKET_NS)):
-            for phase, took in self._buckets.get(bucket, {}).items():
-                total[phase] = total.get(phase, 0) + took
-        return total
+        return self._buckets.between(start_ns // BUCKET_NS, -(-end_ns // BUCKET_NS))
 
     def _trim(self, newest_ns: int) -> None:
         gone = max(bisect_left(self._ends, newest_ns - FINE_KEEP_NS), len(self._ends) - _FINE_MOST)
         if gone > 0:
             for column in self._columns():
                 del column[:gone]
-        for bucket in [b for b in self._buckets if (b + 1) * BUCKET_NS < newest_ns - FINE_KEEP_NS - _SECOND]:
-            del self._buckets[bucket]
-            self._bucket_slots.pop(bucket, None)
-        for second in [s for s in self._seconds if (s + 1) * _SECOND < newest_ns - KEEP_NS]:
-            del self._seconds[second]
+        self._buckets.drop_before(newest_ns - FINE_KEEP_NS - _SECOND)
+        self._bucket_slots.drop_before((newest_ns - FINE_KEEP_NS - _SECOND) // BUCKET_NS)
+        self._seconds.drop_before(newest_ns - KEEP_NS)
         while self.segments and self.segments[0][1] < newest_ns - KEEP_NS:
             del self.segments[0]
 
@@ -153,15 +142,14 @@ class ExactTimeline:
 
     def times(self, start_ns: int, end_ns: int) -> PhaseTimes:
         """Nanoseconds per phase within a window, to 20 ms at its edges; to a second for windows older than a minute."""
-        if self._buckets and start_ns >= min(self._buckets) * BUCKET_NS:
+        if self._buckets and start_ns >= self._buckets.oldest_ns:
             return self._bucket_sum(start_ns, end_ns)
-        total: PhaseTimes = {}
-        for second in range(start_ns // _SECOND, -(-end_ns // _SECOND)):
-            times = self._seconds.get(second)
-            if times is None and second == self._rolled:
-                times = self._bucket_sum(second * _SECOND, (second + 1) * _SECOND)
-            for phase, took in (times or {}).items():
-                total[phase] = total.get(phase, 0) + took
+        first, upto = start_ns // _SECOND, -(-end_ns // _SECOND)
+        total = self._seconds.between(first, min(upto, self._rolled))
+        if first <= self._rolled < upto:
+            self._buckets.add_between(
+                total, *(edge * _SECOND // BUCKET_NS for edge in (self._rolled, self._rolled + 1))
+            )
         return total
 
     def _indices(self, start_ns: int, end_ns: int) -> range:
@@ -200,8 +188,8 @@ class ExactTimeline:
                 cells.append(self._cell(self.times(*_grid(begin, end, _SECOND)), -1))
             elif width >= 3 * BUCKET_NS:
                 first, upto = _grid(begin, end, BUCKET_NS)
-                slots = {self._bucket_slots.get(b, -1) for b in range(first // BUCKET_NS, upto // BUCKET_NS)} - {-1}
-                cells.append(self._cell(self._bucket_sum(first, upto), slots.pop() if len(slots) == 1 else -1))
+                slot = self._bucket_slots.only(first // BUCKET_NS, upto // BUCKET_NS)
+                cells.append(self._cell(self._bucket_sum(first, upto), slot))
             else:
                 cells.append(self._fine(begin, end))
         return cells

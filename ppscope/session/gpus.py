@@ -9,7 +9,8 @@ from ppscope.records import GpuDevice, GpuSample, RankKey
 from ppscope.sources.gpu_reasons import throttle_names
 from ppscope.views import GpuPanelRow
 
-_HISTORY = 600
+_HISTORY = 300
+"""Readings that are kept of each GPU: a minute at 5 Hz, which is what findings look back on."""
 _FRESH_NS = 3_000_000_000
 
 
@@ -57,7 +58,7 @@ class Gpus:
                 on_gpu.setdefault(index, []).append(key)
         rows = []
         for index, device in sorted(self.devices.items()):
-            samples = list(self.samples.get(index, ()))[-_HISTORY:]
+            samples = self.samples.get(index, ())
             newest = samples[-1] if samples else None
             age_ns = now_ns - newest.at_ns if newest else 0
             rows.append(

@@ -7,12 +7,16 @@ waits it never does. So work is seen too rarely by as much as was given up, and 
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 
+from ppscope.phase_sums import PhaseTimes
 from ppscope.records import StackSpans
-from ppscope.timeline import KEEP_NS, PhaseTimes
+from ppscope.timeline import KEEP_NS
 from ppscope.views import PhaseStyle
+
+_TRIM = 64
 
 
 class Missed:
@@ -20,24 +24,32 @@ class Missed:
 
     def __init__(self, styles: Sequence[PhaseStyle]) -> None:
         self._moving = {index for index, style in enumerate(styles) if style.kind == "work"}
-        self._windows: deque[tuple[int, int, float]] = deque()
+        self._begins = array("q")
+        self._ends = array("q")
+        self._shares = array("d")
+        self._trim_at = _TRIM
 
     def add(self, record: StackSpans) -> None:
         """Take in a window of the main thread. Windows overlap by design: what two have seen counts as the first one saw it."""
-        begin = max(record.start_ns, self._windows[-1][1]) if self._windows else record.start_ns
-        if record.end_ns > begin:
-            self._windows.append((begin, record.end_ns, max(0.0, min(record.failed or 0.0, 0.9))))
-        while self._windows and self._windows[0][1] < record.end_ns - KEEP_NS:
-            self._windows.popleft()
+        begin = max(record.start_ns, self._ends[-1]) if self._ends else record.start_ns
+        if record.end_ns <= begin:
+            return
+        self._begins.append(begin)
+        self._ends.append(record.end_ns)
+        self._shares.append(max(0.0, min(record.failed or 0.0, 0.9)))
+        if len(self._ends) >= self._trim_at:
+            gone = bisect_left(self._ends, record.end_ns - KEEP_NS)
+            del self._begins[:gone], self._ends[:gone], self._shares[:gone]
+            self._trim_at = len(self._ends) + _TRIM
 
     def share(self, start_ns: int, end_ns: int) -> float:
         """Share of the samples of a stretch of time that was given up; time in which none were taken does not count."""
         lost, seen = 0.0, 0
-        for begin, end, share in reversed(self._windows):
-            if end <= start_ns:
+        for at in range(len(self._ends) - 1, -1, -1):
+            if self._ends[at] <= start_ns:
                 break
-            both = max(min(end, end_ns) - max(begin, start_ns), 0)
-            lost += share * both
+            both = max(min(self._ends[at], end_ns) - max(self._begins[at], start_ns), 0)
+            lost += self._shares[at] * both
             seen += both
         return lost / seen if seen else 0.0
 

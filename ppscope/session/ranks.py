@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import takewhile
 
+from ppscope.phase_sums import PhaseTimes
 from ppscope.records import HostSamples, LoopSample, ProbeSpans, Rank, RankExit, StackSpans
 from ppscope.session.exact import ExactRank, better
 from ppscope.session.interned import Interned
 from ppscope.session.missed import Missed
-from ppscope.timeline import KEEP_NS, PhaseTimes, RankTimeline
+from ppscope.timeline import KEEP_NS, RankTimeline
 from ppscope.views import PhaseStyle
 
 _STACK_KEEP_NS = 60 * 1_000_000_000
@@ -89,10 +90,10 @@ class RankState:
         return [extent for extent in (self.timeline.extent, exact) if extent is not None]
 
     def long_times(self, start_ns: int, end_ns: int) -> PhaseTimes:
-        """Phase times of a long window, sampled ones to the whole second at its edges, which is cheap."""
+        """Phase times of a long window, sampled ones to the quarter second at its edges, which is cheap."""
         if self.exact is not None:
             return self.times(start_ns, end_ns)[0]
-        return self._missed.corrected(self.timeline.whole_seconds(start_ns, end_ns), start_ns, end_ns)
+        return self._missed.corrected(self.timeline.rough_times(start_ns, end_ns), start_ns, end_ns)
 
     def sampled_times(self, start_ns: int, end_ns: int) -> PhaseTimes:
         """Phase times of a window by the stacks alone, samples that could not be read given back."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
+from ppscope.phase_sums import PhaseTimes
 from ppscope.records import GpuSample
 from ppscope.session.gpus import Gpus
 from ppscope.session.load import LoadState
 from ppscope.session.ranks import RankState
-from ppscope.timeline import PhaseTimes
 from ppscope.views import PhaseStyle, RankRow, StageRow
 
 WINDOW_NS = 5_000_000_000
