@@ -12,6 +12,7 @@ from ppscope.sources.base import Emit, Source
 from ppscope.sources.stacks_intern import StackTable, clean
 from ppscope.sources.stacks_plan import BUDGET_CORES, OVERLAP_S, START_S, RankLoad, Slot, plan
 from ppscope.sources.stacks_pyspy import MISSING, Trouble, find_pyspy, started_ticks, thread_count
+from ppscope.sources.stacks_spending import Spending
 from ppscope.sources.stacks_windows import Result, ThreadSpans, Window, clip, reap_all, sound
 
 DEFAULT_HZ = 50.0
@@ -61,6 +62,7 @@ class StackSource(Source):
         super().__init__(emit)
         self.table = table if table is not None else StackTable(emit)
         self.budget_cores = budget_cores
+        self._spending = Spending(budget_cores)
         self.rate_hz: float | None = None
         """Lowest rate of the ranks sampled now, hertz; None before the first window."""
         self._requested_hz = rate_hz
@@ -157,7 +159,7 @@ class StackSource(Source):
         for sampled in self._sampled.values():
             sampled.threads = thread_count(sampled.rank.pid) or sampled.threads
         loads = [self._load(sampled) for sampled in self._sampled.values() if not sampled.ended]
-        self._slots = plan(loads, requested, self.budget_cores, self._turn)
+        self._slots = plan(loads, requested, self._spending.to_plan(now_ns), self._turn)
         self._turn += 1
         self.rate_hz = float(min(slot.rate_hz for slot in self._slots.values())) if self._slots else None
 
@@ -222,6 +224,7 @@ class StackSource(Source):
     def _finished(self, sampled: _Sampled, window: Window, result: Result) -> None:
         lasted_s = max(0.1, (time.monotonic_ns() - window.spawned_ns) / 1e9)
         model_s = START_S + lasted_s * window.rate_hz * RankLoad(sampled.rank.key, sampled.threads).sample_s()
+        self._spending.add(time.monotonic_ns(), result.cpu_s)
         if result.cpu_s > 0:
             measured = min(max(result.cpu_s / model_s, 0.2), 20.0)
             # Ranks that take turns are seldom measured: the first time counts whole.

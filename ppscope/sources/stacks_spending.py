@@ -1,0 +1,48 @@
+"""What py-spy really used, held against its budget: a model of its cost is wrong by as much as the machine is crowded."""
+
+from __future__ import annotations
+
+from collections import deque
+
+LOOK_BACK_NS = 12_000_000_000
+LOWEST_SHARE = 0.4
+_CUT = 0.5
+_RAISE = 0.03
+_ROOM = 0.97
+
+
+class Spending:
+    """CPU of windows that have ended, and what may be planned with so that they stay within the budget."""
+
+    def __init__(self, budget_cores: float) -> None:
+        self._budget_cores = budget_cores
+        self._ended: deque[tuple[int, float]] = deque()
+        self._since_ns: int | None = None
+        self._share = 1.0
+
+    def add(self, at_ns: int, cpu_s: float) -> None:
+        """A window has ended that took so many CPU seconds."""
+        if self._since_ns is None:
+            # Windows that are a start's own are dearer and come together.
+            self._since_ns = at_ns
+            return
+        self._ended.append((at_ns, cpu_s))
+
+    def cores(self, now_ns: int) -> float | None:
+        """Cores used over the last twelve seconds, None before so much was seen."""
+        if self._since_ns is None or now_ns - self._since_ns < LOOK_BACK_NS:
+            return None
+        while self._ended and self._ended[0][0] < now_ns - LOOK_BACK_NS:
+            self._ended.popleft()
+        return sum(cpu_s for _, cpu_s in self._ended) / (LOOK_BACK_NS / 1e9)
+
+    def to_plan(self, now_ns: int) -> float:
+        """Cores to plan with now: the budget, less by as much as was overspent. To be asked every few seconds."""
+        used = self.cores(now_ns)
+        if used is not None and used > self._budget_cores:
+            # By half of what is too much each time: what was seen is from before the last cut.
+            over = used / self._budget_cores - 1.0
+            self._share = max(self._share * (1.0 - min(_CUT * over, 0.3)), LOWEST_SHARE)
+        elif used is not None and used < _ROOM * self._budget_cores:
+            self._share = min(self._share + _RAISE, 1.0)
+        return self._budget_cores * self._share
