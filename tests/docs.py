@@ -1,4 +1,4 @@
-"""Writes what README.md and docs/ppscope.1 say of commands, keys and findings from the code's own tables.
+"""Writes what README.md and docs/ppscope.1 say of commands, keys and figures from the code's own tables.
 
 python -m tests.docs            rewrite them
 """
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
+from ppscope import keys, words
 from ppscope.cli import main as command_line
-from ppscope.keys import as_markdown
 from tests.manual import completion, manual
 from tests.shared import ROOT
 
@@ -62,7 +62,8 @@ def completion_table() -> str:
 SECTIONS: dict[str, Callable[[], str]] = {
     "commands": commands_table,
     "completion": completion_table,
-    "keys": as_markdown,
+    "keys": keys.as_markdown,
+    "words": words.as_markdown,
 }
 
 

@@ -1,4 +1,4 @@
-"""The help: every key from the one table, every phase with its glyph."""
+"""The help: every key and every figure from their tables, every phase with its glyph."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ppscope.widgets.listing import Item, Listing, Pane
 from ppscope.widgets.look import Look
 from ppscope.widgets.rows import PROVENANCE_MARK
 from ppscope.widgets.text import Line, Span, clean, left, width_of, wrapped
+from ppscope.words import WORDS
 
 MEANING = {
     "work": "work of the scheduler's thread (host time, not GPU time)",
@@ -26,6 +27,12 @@ MEANING = {
 }
 
 
+COLOUR_ALONE = (
+    "Where colours do not tell phases apart for you: + zooms in to the glyphs above, NO_COLOR=1 in the environment draws"
+    " them always, --ascii draws letters"
+)
+"""Said where work is a height in a colour: how each phase gets a sign of its own."""
+
 KEY, GLYPH = 10, 5
 """Cells before the text of a key, and of a phase or mark."""
 LEGEND = 91
@@ -33,7 +40,7 @@ LEGEND = 91
 
 
 def help_listing(able: Collection[str], look: Look, width: int) -> Listing:
-    """Keys by group, then phases and marks; two columns where there is room."""
+    """Keys by group, then phases, marks and figures; two columns where there is room."""
     if width < 130:
         lines = [*_keys(able, width), (), *_legend(look, width)]
     else:
@@ -66,16 +73,22 @@ def _legend(look: Look, width: int) -> list[Line]:
         glyph = phase.ascii if look.ascii else phase.glyph
         start: Line = ((f"   {glyph[:1]} ", f"p{index}"), (left(clean(phase.label), label), ""))
         lines += _hanging(start, MEANING.get(phase.name, MEANING.get(phase.kind, "")), "dim", width, GLYPH + label)
-    share = "   ▁▇" if look.colours != "none" and not look.ascii else "   1-9"
+    plain = look.colours == "none" or look.ascii
+    share = "   1-9" if plain else "   ▁▇"
+    in_colour = "" if plain else f", in its phase's colour. {COLOUR_ALONE}"
     marks: list[tuple[Line, str]] = [
         ((("   e", "bad bold"),), "an eager launch where a replay was expected"),
-        (((share, ""),), "zoomed out: share of the cell that was work"),
+        (((share, ""),), f"zoomed out: share of the cell that was work{in_colour}"),
         ((("   7", "bold"),), "zoomed in: micro-batch number"),
         *(((((f"   {mark}", ""),), name + _PROVENANCE[name])) for name, mark in PROVENANCE_MARK.items()),
     ]
     lines += [(), ((" Marks", "accent bold"),)]
     for mark, text in marks:
         lines += _hanging((*mark, (" " * (7 - width_of(mark)), "")), text, "", width, 7)
+    lines += [(), ((" Figures and signs", "accent bold"),)]
+    shown = max(len(word.show) for word in WORDS) + 2
+    for word in WORDS:
+        lines += _hanging(((f"   {left(word.show, shown)}", ""),), word.means, "dim", width, 3 + shown)
     return lines
 
 

@@ -14,7 +14,7 @@ from ppscope.records import RankKey
 from ppscope.views import Cell
 from ppscope.widgets.cells import TILE, lane_line, tiles
 from ppscope.widgets.chrome import axis
-from ppscope.widgets.help import MEANING, help_listing
+from ppscope.widgets.help import COLOUR_ALONE, MEANING, help_listing
 from ppscope.widgets.look import Look
 from ppscope.widgets.text import (
     clean,
@@ -30,6 +30,7 @@ from ppscope.widgets.text import (
     width_of,
     wrapped,
 )
+from ppscope.words import WORDS
 from tests.fake_feed import EAGER, MS, PHASES, REPLAY, SECOND, WAIT_STAGE, FakeFeed
 
 LOOK = Look(colours="full", dark=True, ascii=False, phases=PHASES)
@@ -187,4 +188,8 @@ def test_the_help_says_all_of_itself_in_any_width(width: int, look: Look) -> Non
     texts = [" ".join(" ".join(column).split()) for column in columns]
     assert all(" ".join(key.help.split()) in texts[0] for key in KEYS)
     assert texts[-1].count(MEANING["work"]) == sum(phase.kind == "work" for phase in PHASES)
+    assert all(f"{word.show} {word.means}" in texts[-1] for word in WORDS)
+    assert (COLOUR_ALONE in texts[-1]) == (look is LOOK), (
+        "where phases are told apart by more than colour, no word of it"
+    )
     assert "…" not in texts[0] + texts[1]
