@@ -102,11 +102,14 @@ class ThriftyDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read keys until the end; bytes that are no UTF-8, or a sequence with numbers that nothing has, are left out."""
-        while True:
+        while not self.exit_event.is_set():
             try:
-                return super().run_input_thread()
+                super().run_input_thread()
             except (ValueError, ArithmeticError, LookupError, ParseError):
-                continue
+                # A descriptor that cannot be waited for is a ValueError too, and would be one for ever.
+                self.exit_event.wait(0.01)
+            else:
+                return
 
     def write(self, data: str) -> None:
         """Send to the terminal."""
