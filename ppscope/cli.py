@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from ppscope import __version__, exits, stdout
+from ppscope import __version__, exits, signals, stdout
 from ppscope.cli_types import Number, PathName, Pid
 
 SCENARIOS = (
@@ -21,7 +21,8 @@ SCENARIOS = (
 
 _EXIT_HELP = """\b
 Exit codes: 0 nothing found · 1 findings · 2 usage, or a choice is needed ·
-3 could not attach or read · 4 the target ended too early · 130 interrupted
+3 could not attach or read · 4 the target ended too early ·
+128 + n ended by signal n: 130 ctrl-c, 143 SIGTERM, 129 a closed terminal
 """
 
 
@@ -54,9 +55,13 @@ class _Command(click.Group):
             sys.exit(exits.INTERRUPTED)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; what it did not catch itself of a ctrl-c comes while it imports, or after its work."""
+        """Run the command; ctrl-c, SIGTERM and SIGHUP end any of them here, after it cleaned up."""
         try:
-            return super().invoke(ctx)
+            with signals.raised():
+                return super().invoke(ctx)
+        except signals.Ended as ended:
+            signals.say(ended.number)
+            sys.exit(signals.exit_code(ended.number))
         except KeyboardInterrupt:
             sys.exit(exits.INTERRUPTED)
 

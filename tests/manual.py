@@ -17,7 +17,8 @@ EXIT_CODES = (
     ("3", "could not attach, read or compare"),
     ("4", "the target ended before enough was seen"),
     ("126, 127", "`launch`: its command cannot be run, or is not there; else the command's own code"),
-    ("130", "interrupted"),
+    ("130", "ended by ctrl-c"),
+    ("143, 129", "ended by SIGTERM, or by SIGHUP as when a terminal is closed: 128 and the number of the signal"),
 )
 ENVIRONMENT = (
     ("PPSCOPE_API_KEY, PPSCOPE_ADMIN_KEY", "keys of the server, sent to it alone and only when it asks for one"),

@@ -60,8 +60,6 @@ def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> 
             complain(end.message or end.reason, for_command(end.remedy, "check"))
             return end.exit_code or exits.CANNOT_ATTACH
         report = report_of(session)
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
     finally:
         session.close()
     show(json.dumps(to_json(report), indent=2) + "\n" if as_json else render(report))

@@ -13,10 +13,7 @@ from ppscope.doctor.report import as_json, as_text
 
 def doctor(pid: int | None, *, json_wanted: bool) -> int:
     """Check every precondition and print the verdicts; returns 0, 1 with problems, or the code of an attach that finds no server."""
-    try:
-        facts, error = gather(pid)
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
+    facts, error = gather(pid)
     verdicts = judge(facts)
     if json_wanted:
         sys.stdout.write(json.dumps(as_json(facts, verdicts), indent=2) + "\n")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from ppscope import exits, garbage
+from ppscope import exits, garbage, signals
 from ppscope.collect.client import CollectorProcess, RecordStream
 from ppscope.records import End
 
@@ -68,8 +68,6 @@ def attach(pid: int | None, *, rate_hz: float, ascii_only: bool) -> int:
     session = Session(kept)
     try:
         return _show(pid, session, kept, ascii_only)
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
     finally:
         garbage.release()
         session.close()
@@ -89,9 +87,17 @@ def say_why_not(pid: int | None, end: End) -> None:
 
 def run_screen(app: PpscopeApp) -> int:
     """Run the screen until the user or a signal ends it: the terminal is as it was before, either way; returns the exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: app.exit(return_code=exits.INTERRUPTED))
+    ended_by: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        ended_by.append(number)
+        app.exit(return_code=signals.exit_code(ended_by[0]))
+
+    signals.listen(end)
     app.run()
+    if ended_by:
+        signals.say(ended_by[0])
+        return signals.exit_code(ended_by[0])
     return app.return_code or exits.OK
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from pathlib import Path
 from types import FrameType
 
-from ppscope import exits, stdout
+from ppscope import exits, signals, stdout
 from ppscope.collect.client import CollectorProcess
 from ppscope.commands.live import complain
 from ppscope.records import AnyRecord, End, Server, ServerGone
@@ -28,12 +27,11 @@ class Interrupt:
     """Turns ctrl-c, SIGTERM and a closed terminal into a flag, so that what was collected is written before the end."""
 
     def __init__(self) -> None:
-        self.seen = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._note)
+        self.number: int | None = None
+        signals.listen(self._note)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.seen = True
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.number = self.number or number
 
 
 def collector_arguments(pid: int | None, rate_hz: float) -> list[str]:
@@ -94,7 +92,7 @@ class _Recording:
 
     def run(self) -> int:
         started_s = time.monotonic()
-        while not self._interrupt.seen and self._end is None and not self._gone and not self._is_over():
+        while self._interrupt.number is None and self._end is None and not self._gone and not self._is_over():
             self._stream.wait(_POLL_S)
             self._take(self._stream.drain())
             self._ask_for_dumps()
@@ -141,15 +139,18 @@ class _Recording:
             if end is not None and end.exit_code:
                 complain(end.message or end.reason, for_command(end.remedy, "record"))
                 return end.exit_code
-            return exits.INTERRUPTED if self._interrupt.seen else exits.CANNOT_ATTACH
+            if self._interrupt.number is None:
+                return exits.CANNOT_ATTACH
+            signals.say(self._interrupt.number)
+            return signals.exit_code(self._interrupt.number)
         reason, code = "seconds", exits.OK
         if self._gone:
             reason, code = "target_gone", exits.TARGET_ENDED
             complain(
                 f"the server ended after {recorded_s:.1f} s of recording; {named(self._recorder.path)} has what was seen"
             )
-        elif self._interrupt.seen:
-            reason, code = "quit", exits.INTERRUPTED
+        elif self._interrupt.number is not None:
+            reason, code = "quit", signals.exit_code(self._interrupt.number)
         elif end is not None and end.exit_code:
             complain(end.message or end.reason, for_command(end.remedy, "record"))
             reason, code = "error", end.exit_code

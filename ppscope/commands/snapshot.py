@@ -41,8 +41,6 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
     session = Session(kept, dump_cores=DUMP_CORES)
     try:
         end = wait_for_server(session, stream) or look(session, stream, seconds)
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
     finally:
         session.close()
         progress.clear()
@@ -60,8 +58,6 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
     except OSError as error:
         complain(f"{named(path)}: {error.strerror or error}")
         return exits.CANNOT_ATTACH
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
     finally:
         progress.clear()
     stdout.write_path(path)

@@ -24,8 +24,6 @@ def trace(paths: tuple[str, ...], *, as_json: bool, as_text: bool, output: Path 
             show(report, as_json)
             return code
         return _screen(report, ascii_only) or code
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         return exits.OK

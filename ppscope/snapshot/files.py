@@ -65,7 +65,7 @@ def open_private(path: Path) -> int:
     fd, temporary = _create(path)
     try:
         _put_in_place(temporary, path)
-    except OSError:
+    except BaseException:
         os.close(fd)
         raise
     return fd
@@ -79,7 +79,7 @@ def write_private(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
+    except BaseException:
         os.unlink(temporary)
         raise
     _put_in_place(temporary, path)
@@ -101,6 +101,6 @@ def _put_in_place(temporary: str, path: Path) -> None:
         if why is not None:
             raise OSError(errno.EINVAL, why)
         os.replace(temporary, path)
-    except OSError:
+    except BaseException:
         os.unlink(temporary)
         raise

@@ -140,12 +140,28 @@ def test_however_the_view_ends_nothing_of_it_stays(server: emulator.EmulatedServ
         assert len(everything) >= 3
         terminal.process.send_signal(number)
         code = terminal.wait()
-        assert code == (-number if number == signal.SIGKILL else 130)
+        assert code == (-number if number == signal.SIGKILL else 128 + number)
         assert number == signal.SIGKILL or terminal.restored
         assert all_gone(everything) == []
     stats = [psutil.Process(p.pid).status() for p in psutil.Process(server.pid).children(recursive=True)]
     assert psutil.STATUS_STOPPED not in stats
     assert psutil.STATUS_TRACING_STOP not in stats
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_screen_ends_the_collector_too(
+    server: emulator.EmulatedServer, number: signal.Signals
+) -> None:
+    with Terminal([str(PPSCOPE), "attach", str(server.pid)]) as terminal:
+        deadline = time.monotonic() + 20
+        while not (everything := terminal.descendants()):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        terminal.process.send_signal(number)
+        assert terminal.wait() == 128 + number
+        assert terminal.restored
+        assert all_gone(everything) == []
+        assert (f"ended by {number.name}" in terminal.text) == (number != signal.SIGINT)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -158,8 +174,9 @@ def test_a_signal_ends_the_screen_of_a_file_too(
     with Terminal([str(PPSCOPE), command[0], str(tmp_path / command[1])]) as terminal:
         terminal.wait_for("PP1")
         terminal.process.send_signal(number)
-        assert terminal.wait() == 130
+        assert terminal.wait() == 128 + number
         assert terminal.restored
+        assert (f"ended by {number.name}" in terminal.text) == (number != signal.SIGINT)
 
 
 def test_the_collector_killed_under_the_view_is_said(server: emulator.EmulatedServer) -> None:

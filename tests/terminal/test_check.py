@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ppscope import emulator
-from ppscope.collect.client import CollectorProcess
+from ppscope.collect.client import CollectorProcess, RecordedStream
 from ppscope.session import Session
 from ppscope.views import Finding, Screen
+from tests.terminal.terminal import all_gone
 
 PPSCOPE = Path(sys.executable).with_name("ppscope")
 STAYS_S = 3.0
@@ -220,16 +222,32 @@ def test_a_target_that_ends_is_exit_4() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_interrupt_is_130_and_leaves_nothing() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", ["check", "snapshot", "record"])
+def test_a_signal_is_said_by_the_exit_code_and_leaves_nothing(
+    tmp_path: Path, command: str, number: signal.Signals
+) -> None:
+    output = tmp_path / "run.pps"
+    words = [] if command == "check" else ["-o", str(output)]
     with emulator.start("serial", 2) as server:
         process = subprocess.Popen(
-            [str(PPSCOPE), "check", str(server.pid), "--seconds", "30"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [str(PPSCOPE), command, str(server.pid), "--seconds", "30", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         time.sleep(2.5)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=10)
-    assert process.returncode == 130
-    assert stderr == b""
+        everything = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=10)
+    assert process.returncode == 128 + number
+    assert len(everything) >= 2
+    assert all_gone(everything) == []
+    if command == "record":
+        assert RecordedStream.open(output).drain()
+    else:
+        assert said == ("" if number == signal.SIGINT else f"ppscope: ended by {number.name}\n")
+    assert [path for path in tmp_path.iterdir() if path != output or command != "record"] == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 
@@ -13,6 +16,7 @@ from click.testing import CliRunner
 import ppscope.__main__
 from ppscope.cli import main
 from ppscope.cli_types import Number
+from ppscope.commands.record import Interrupt
 from tests.docs import first_sentence
 
 
@@ -77,6 +81,44 @@ def test_ctrl_c_is_130_wherever_it_comes(monkeypatch: pytest.MonkeyPatch, where:
     monkeypatch.setattr(where, interrupt)
     done = CliRunner().invoke(main, ["check", "1"])
     assert (done.exit_code, done.output) == (130, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_after_it_cleaned_up_and_is_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    cleaned: list[bool] = []
+
+    def command(*_arguments: object, **_options: object) -> None:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            cleaned.append(True)
+
+    monkeypatch.setattr("ppscope.commands.check.check", command)
+    done = CliRunner().invoke(main, ["check", "1"])
+    assert (done.exit_code, done.output) == (128 + number, f"ppscope: ended by {number.name}\n")
+    assert cleaned, "a second signal does not break in"
+    assert signal.getsignal(number) == before
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def command(*_arguments: object, **_options: object) -> int:
+        Interrupt()
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(0.01)
+        return 7
+
+    monkeypatch.setattr("ppscope.commands.check.check", command)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert CliRunner().invoke(main, ["check", "1"]).exit_code == 7
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_ctrl_c_while_the_command_line_is_imported_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
