@@ -28,9 +28,7 @@ from tests.shared import ROOT
 
 KEYS = ("down", "up", "right", "left", "plus", "minus", "0", "3", "4", "5", "1", "space", "space", "enter", "escape")
 BUDGET_MS = 100.0
-HISTORY = (
-    "Ten minutes of history fill in that time (24 bytes a span and the sums of every second); what is older is dropped."
-)
+HISTORY = "Ten minutes of history fill in that time: spans are compressed once they are two minutes old, what is older is dropped."
 
 
 class Measured(PpscopeApp):
