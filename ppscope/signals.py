@@ -1,4 +1,7 @@
-"""The signals that ask a command to end: it ends what it started, leaves nothing, and says which signal it was by its exit code."""
+"""The signals that ask a command to end: it ends what it started, leaves nothing, and says by its exit code which one it was.
+
+And the words for a child that a signal ended.
+"""
 
 from __future__ import annotations
 
@@ -63,3 +66,14 @@ def raised() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def killer(exit_code: int | None) -> str | None:
+    """The signal that ended a child, by its name; None for a child that ended by itself."""
+    if exit_code is None or exit_code >= 0:
+        return None
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:  # the real-time signals have none
+        name = f"signal {-exit_code}"
+    return f"{name}, as the out-of-memory killer does" if -exit_code == signal.SIGKILL else name

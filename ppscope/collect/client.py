@@ -14,6 +14,7 @@ from typing import Protocol
 from ppscope.collect.stream import FrameReader, StreamError, encode
 from ppscope.exits import CANNOT_ATTACH
 from ppscope.records import AnyCommand, AnyRecord, End, Quit
+from ppscope.signals import killer
 
 _READ_BYTES = 256 * 1024
 _LAST_WORDS_S = 1.0
@@ -93,12 +94,22 @@ class CollectorProcess:
         except (OSError, StreamError) as error:
             self._complaint.append(str(error))
         if not ended:
-            self._listener.join(_LAST_WORDS_S)
-            why = self._complaint[-1] if self._complaint else "no reason given"
-            self._deliver([End(0, "error", f"the collector ended unexpectedly: {why}", exit_code=CANNOT_ATTACH)])
+            why = f"the collector ended unexpectedly: {self._reason(self._process)}"
+            self._deliver([End(0, "error", why, exit_code=CANNOT_ATTACH)])
         with self._news:
             self._eof = True
             self._news.notify_all()
+
+    def _reason(self, process: subprocess.Popen[bytes]) -> str:
+        """What killed it, or its last word."""
+        self._listener.join(_LAST_WORDS_S)
+        try:
+            killed_by = killer(process.wait(_LAST_WORDS_S))
+        except subprocess.TimeoutExpired:  # it closed its stdout and lives
+            killed_by = None
+        if killed_by is not None:
+            return f"killed by {killed_by}"
+        return self._complaint[-1] if self._complaint else "no reason given"
 
     def _deliver(self, records: list[AnyRecord]) -> None:
         if records:

@@ -12,6 +12,7 @@ import msgspec
 
 from ppscope.collect.stream import FrameReader, StreamError
 from ppscope.records import AnyRecord
+from ppscope.signals import killer
 from ppscope.sources.burst_child import Job
 
 _READ_BYTES = 1 << 18
@@ -55,7 +56,10 @@ class BurstReader:
         words = process.stderr.read().decode(errors="replace").strip().splitlines()
         self.end()
         if process.returncode and self.trouble is None:
-            self.trouble = words[-1][:200] if words else f"the reading process ended with {process.returncode}"
+            if killed_by := killer(process.returncode):
+                self.trouble = f"the reading process was killed by {killed_by}"
+            else:
+                self.trouble = words[-1][:200] if words else f"the reading process ended with {process.returncode}"
 
     def end(self) -> None:
         """End the child and what it started; may be called twice, from any thread."""

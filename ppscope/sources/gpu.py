@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from ppscope.collect.stream import FrameReader, StreamError
 from ppscope.records import GpuDevice, GpuSample, Server, SourceStatus
+from ppscope.signals import killer
 from ppscope.sources.base import Emit, Source
 from ppscope.sources.gpu_child import EXIT_DRIVER_CHANGED, EXIT_FAILED, EXIT_UNAVAILABLE
 from ppscope.sources.gpu_emulated import VARIABLE, EmulatedReader, UnreadableFile, find_path
@@ -200,4 +201,5 @@ def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> int | None:
 def _ending(code: int | None) -> str:
     if code is None:
         return "the NVML reader cannot be ended"
-    return f"the NVML reader ended by signal {-code}" if code < 0 else f"the NVML reader ended with status {code}"
+    killed_by = killer(code)
+    return f"the NVML reader was killed by {killed_by}" if killed_by else f"the NVML reader ended with status {code}"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ppscope.records import Rules, Server, Settings
+from ppscope.signals import killer
 from ppscope.sources.base import Emit, Source
 from ppscope.sources.model_config import model_settings
 
@@ -125,6 +126,8 @@ class RulesSource(Source):
             self._child = None
         if child.returncode:
             lines = complaint.decode(errors="replace").strip().splitlines()
+            if killed_by := killer(child.returncode):
+                return b"", f"the rule reader was killed by {killed_by}"
             return b"", lines[-1] if lines else f"the rule reader ended with {child.returncode}"
         return book, ""
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ppscope.signals import killer
 from ppscope.sources.stacks_slice import short_slice
 from ppscope.target.errors import SUDO
 from ppscope.target.procfs import Proc
@@ -152,8 +153,8 @@ def explain(stderr: bytes, returncode: int | None, pid: int) -> Trouble:
     ):
         # Of a Python newer than itself py-spy up to 0.4.1 says this as well.
         return _python_trouble(pid, "not_python", f"process {pid} does not run Python that py-spy can find")
-    if returncode is not None and returncode < 0:
-        return Trouble("unknown", f"py-spy was ended by signal {-returncode}")
+    if killed_by := killer(returncode):
+        return Trouble("unknown", f"py-spy was killed by {killed_by}")
     return Trouble("unknown", f"py-spy: {line}" if line else f"py-spy ended with {returncode} and said nothing")
 
 

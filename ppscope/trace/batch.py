@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from ppscope.signals import killer
 from ppscope.trace.analyse import RankAnalysis, analyse_file
 from ppscope.trace.source import TraceError
 
@@ -189,8 +190,8 @@ class _Pool:
 
 
 def _ended(file: Path, exit_code: int | None) -> str:
-    if exit_code is not None and exit_code < 0:
-        return f"{file}: the process that read it was killed by signal {-exit_code}; for 9 the machine most likely ran out of memory"
+    if killed_by := killer(exit_code):
+        return f"{file}: the process that read it was killed by {killed_by}"
     return (
         f"{file}: the process that read it failed (its error is above); this is a mistake in ppscope, please report it"
     )

@@ -182,7 +182,13 @@ def test_the_collector_killed_under_a_command_is_said(command: str, server: Plan
     next(child for child in everything if "ppscope.collect.collector" in " ".join(child.cmdline())).kill()
     _, said = process.communicate(timeout=40)
     assert process.returncode == 3
-    assert sum("the collector ended unexpectedly" in line for line in said.splitlines()) == 1, said
+    assert (
+        sum(
+            "the collector ended unexpectedly: killed by SIGKILL, as the out-of-memory" in line
+            for line in said.splitlines()
+        )
+        == 1
+    ), said
     assert "Traceback" not in said
     assert all_gone(everything) == []
     assert [path.name for path in tmp_path.iterdir()] == (["r.pps"] if command == "record" else [])

@@ -236,12 +236,12 @@ def test_an_error_in_the_thread_becomes_a_status_and_leaves_no_child(
 
 def test_a_reader_that_dies_is_started_again_a_few_times(started: Starter) -> None:
     source, gathered = started("crash", after=100)
-    gathered.status("dead", "signal 11; given up")
+    gathered.status("dead", "SIGSEGV; given up")
     assert source._thread is not None
     source._thread.join(10)
     told = [message for state, message in gathered.statuses() if state == "dead"]
     assert len(told) == gpu.MAX_RESTARTS + 1
-    assert all("the NVML reader ended by signal 11" in message for message in told)
+    assert all("the NVML reader was killed by SIGSEGV" in message for message in told)
 
 
 def test_a_driver_exchanged_under_way_is_tried_anew(started: Starter) -> None:

@@ -41,6 +41,9 @@ COMMANDS = {
     "snapshot": [PID, "-o", "{folder}/page.html"],
 }
 SCRIPTS = {
+    "unexpectedly: killed by SIGKILL, as the out-of-memory killer does": "echo its last word >&2; kill -9 $$",
+    "unexpectedly: killed by SIGTERM\n": "kill -15 $$",
+    "unexpectedly: killed by signal 40\n": "kill -40 $$",
     "no reason given": "exit 1",
     "ModuleNotFoundError: No module named 'msgspec'": "echo \"ModuleNotFoundError: No module named 'msgspec'\" >&2; exit 1",
     "not a ppscope stream": "echo this is no stream; exit 0",
@@ -79,7 +82,7 @@ def assert_one_line(command: str, python: Path, said: str, capfd: pytest.Capture
     assert run(command, python.parent) == exits.CANNOT_ATTACH
     out, err = capfd.readouterr()
     assert out == ""
-    (line,) = err.splitlines()
+    (line,) = err.splitlines(keepends=True)
     assert line.startswith("ppscope: the collector ")
     assert said in line
     assert [path for path in python.parent.iterdir() if path != python] == [], "no file is begun"

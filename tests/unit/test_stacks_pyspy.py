@@ -52,7 +52,7 @@ def test_a_process_that_went_is_gone_whatever_pyspy_says() -> None:
 
 
 def test_a_signal_is_named() -> None:
-    assert "signal 9" in explain(b"", -9, ME).message
+    assert "killed by SIGKILL" in explain(b"", -9, ME).message
 
 
 @pytest.mark.parametrize(

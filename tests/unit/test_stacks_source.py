@@ -254,7 +254,7 @@ def test_a_missing_pyspy_is_said_with_its_remedy(heard: Heard, monkeypatch: pyte
             "does not run Python",
         ),
         ("exit 3", "dead", "ended with 3"),
-        ("kill -9 $$", "dead", "signal 9"),
+        ("kill -9 $$", "dead", "killed by SIGKILL"),
     ],
 )
 def test_a_failure_is_said_and_tried_again(
