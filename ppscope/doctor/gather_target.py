@@ -8,11 +8,12 @@ import time
 
 from ppscope.doctor.facts import Answer, Target
 from ppscope.doctor.gather_own import no_room
-from ppscope.sources.burst_folder import LEAST_FREE_BYTES, PARENTS, VARIABLE, FolderError, root_of
+from ppscope.sources.burst_folder import LEAST_FREE_BYTES, PARENTS, VARIABLE, FolderError, not_entered, root_of
 from ppscope.sources.server_http import HttpError
 from ppscope.sources.server_keys import Keys
 from ppscope.sources.server_log import LogError, LogTail
 from ppscope.sources.server_worker import Desk
+from ppscope.target.entering import who
 from ppscope.target.found import Found
 from ppscope.target.procfs import Proc
 from ppscope.target.python_build import python_files, python_of
@@ -97,4 +98,8 @@ def _folders(proc: Proc, pid: int) -> tuple[tuple[str, str], ...]:
         root = root_of(proc, pid)
     except FolderError:
         return ()
-    return tuple((name, no_room(root + name, LEAST_FREE_BYTES)) for name in ((chosen,) if chosen else PARENTS))
+    visitor = who(proc, pid)
+    return tuple(
+        (name, no_room(root + name, LEAST_FREE_BYTES) or not_entered(name, root, visitor))
+        for name in ((chosen,) if chosen else PARENTS)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -9,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ppscope.target.entering import Who, barred, who
 from ppscope.target.procfs import Proc
 
 VARIABLE = "PPSCOPE_PROFILE_FOLDER"
@@ -46,9 +48,12 @@ def make_folder(pid: int, environment: Mapping[str, str] | None = None, proc_roo
     root = root_of(proc, pid)
     status = proc.status(pid)
     uid = None if status is None else status.uid
+    visitor = who(proc, pid)
     reasons = []
     for parent in parents:
         try:
+            if why := not_entered(parent, root, visitor):
+                raise PermissionError(errno.EACCES, why)
             return _make(parent, root, uid)
         except OSError as error:
             reasons.append(f"{parent}: {error.strerror or error}")
@@ -105,6 +110,12 @@ def root_of(proc: Proc, pid: int) -> str:
             f"the server's file tree cannot be opened: {error.strerror}", "run ppscope as root"
         ) from error
     return "" if ours == theirs and same_root else here
+
+
+def not_entered(parent: str, root: str, visitor: Who | None) -> str:
+    """Why the server's user does not come to a folder, by itself or one above it; empty when that is not known."""
+    folder = None if visitor is None else barred(parent, root, visitor)
+    return "" if folder is None else f"the server's user may not enter {folder}"
 
 
 def _make(parent: str, root: str, uid: int | None) -> Folder:
