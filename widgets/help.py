@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from ppscope.keys import KEYS
+from ppscope.widgets.lines import LineView
 from ppscope.widgets.listing import Item, Listing, Pane
 from ppscope.widgets.look import Look
 from ppscope.widgets.rows import PROVENANCE_MARK
@@ -108,15 +109,20 @@ _PROVENANCE = {
 class HelpScreen(ModalScreen[None]):
     """All keys and glyphs; any of Esc, ? or Enter closes it."""
 
-    DEFAULT_CSS = "HelpScreen { background: $background; } HelpScreen Pane { height: 100%; padding: 1 2; }"
+    DEFAULT_CSS = (
+        "HelpScreen { background: $background; } HelpScreen HelpPane { height: 1fr; padding: 1 2 0 2; }"
+        " HelpScreen #help-foot { height: 1; padding: 0 2; }"
+    )
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,enter,space", "close", show=False),
         Binding("q", "app.quit", show=False),
         Binding("down,j", "scroll(1)", show=False),
         Binding("up,k", "scroll(-1)", show=False),
-        Binding("pagedown", "scroll(12)", show=False),
-        Binding("pageup", "scroll(-12)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("home", "page(-1000)", show=False),
+        Binding("end", "page(1000)", show=False),
     ]
 
     def __init__(self, look: Look, able: Collection[str]) -> None:
@@ -124,10 +130,12 @@ class HelpScreen(ModalScreen[None]):
         self.look = look
         self.able = frozenset(able)
         self._pane = HelpPane(look)
+        self._foot = LineView(look, id="help-foot")
 
     def compose(self) -> ComposeResult:
-        """One pane."""
+        """The text, and where in it one is."""
         yield self._pane
+        yield self._foot
 
     def on_resize(self) -> None:
         """Lay the columns out for the new width."""
@@ -135,6 +143,7 @@ class HelpScreen(ModalScreen[None]):
 
     def _fill(self) -> None:
         self._pane.show_listing(help_listing(self.able, self.look, self._pane.size.width), focused=False)
+        self._tell()
 
     def action_close(self) -> None:
         """Back to the screen below."""
@@ -143,10 +152,36 @@ class HelpScreen(ModalScreen[None]):
     def action_scroll(self, by: int) -> None:
         """Scroll by rows."""
         self._pane.scroll_rows(by)
+        self._tell()
+
+    def action_page(self, by: int) -> None:
+        """Scroll by what fits, but for one row."""
+        self.action_scroll(by * self._pane.page_rows)
+
+    def on_line_view_wheeled(self, event: LineView.Wheeled) -> None:
+        """Scroll with the mouse."""
+        event.stop()
+        self.action_scroll(event.by)
+
+    def _tell(self) -> None:
+        where = self._pane.where
+        keys = " Esc back" if not where else " ↑↓ PgUp PgDn Home End scroll   Esc back"
+        self._foot.show([((keys, "dim"), (f"   {where}" if where else "", "dim"))])
 
 
 class HelpPane(Pane):
     """A pane without a cursor: it scrolls by rows."""
+
+    @property
+    def page_rows(self) -> int:
+        """Rows of a page, one of them from the page before."""
+        return max(1, self._room() - 1)
+
+    @property
+    def where(self) -> str:
+        """`rows 1–40 of 96`, empty while everything fits."""
+        rows, room = len(self.listing.items), self._room()
+        return f"rows {self.top + 1}–{min(self.top + room, rows)} of {rows}" if rows > room else ""
 
     def scroll_rows(self, by: int) -> None:
         """Move the first row."""
