@@ -146,7 +146,10 @@ def demo(scenario: str, pp: int, tp: int, serve_only: bool, rate_hz: float, asci
 
 
 _OUT = PathName(path_type=Path)
-_LOOK = "How long to look; while evidence is missing up to three times as long, but no more than ten seconds longer."
+_LOOK = (
+    "How long to look; while evidence is missing up to three times as long, but no more than ten seconds longer."
+    " Whether there are requests enough takes about four seconds to tell: two or more leave time for it."
+)
 _redact_paths = click.option(
     "--redact-paths", is_flag=True, help="Shorten absolute paths to what lies within their package."
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterable
@@ -13,6 +14,8 @@ from ppscope.figures import UNKNOWN, held, loose, share
 from ppscope.views import Finding, GraphState
 
 WIDTH = 80
+DECIDES_S, LONGEST_S = 5, 600
+"""The default of --seconds, and the most that it takes."""
 _SHOWN = 0.05
 _SIGNS = {"high": "✖", "medium": "▲", "info": "·"}
 _CURL = re.compile(r"curl -X POST \S+ -H '[^']*' -d '[^']*'")
@@ -29,8 +32,14 @@ def render(report: CheckReport) -> str:
     cost = "" if report.overhead_cores is None else f" at a cost of {report.overhead_cores:.2f} core"
     lines.append(f"seen for {evidence.seconds:.0f} s{cost}")
     if report.lacking:
-        lines += _fit(f"stopped without {'; '.join(report.lacking.values())}: a longer --seconds may tell more")
+        lines += _fit(f"stopped without {'; '.join(report.lacking.values())}: {_longer(evidence.seconds)}")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _longer(seen_s: float) -> str:
+    """The look that may tell more: what decides as a rule, or twice what was seen."""
+    wanted_s = DECIDES_S if seen_s < DECIDES_S else min(math.ceil(2 * seen_s), LONGEST_S)
+    return f"--seconds {wanted_s} may tell more"
 
 
 def _nothing(evidence: Evidence) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 
+import click
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
+from ppscope.cli import main
 from ppscope.diagnose.check_report import CheckReport, to_json
-from ppscope.diagnose.check_text import WIDTH, render
+from ppscope.diagnose.check_text import DECIDES_S, LONGEST_S, WIDTH, render
 from ppscope.diagnose.findings import judge
 from ppscope.target.phases import PhaseTable
 from tests.unit.findings_tools import evidence, load, server
@@ -64,7 +66,16 @@ def test_what_was_missing_at_the_end_is_told() -> None:
     said = " ".join(render(thin).split())
     assert said.endswith(
         "stopped without the server's settings, which it did not answer; samples enough to tell the slots in use:"
-        " a longer --seconds may tell more"
+        " --seconds 60 may tell more"
     )
     assert to_json(thin)["lacking"] == ["settings", "slots"]
     assert json.loads(json.dumps(to_json(thin)))["schema"] == "ppscope.check/1"
+
+
+@pytest.mark.parametrize(("seen_s", "said"), [(1.5, 5), (4.9, 5), (5.0, 10), (15.01, 31), (400.0, 600)])
+def test_how_long_a_look_would_tell_more(seen_s: float, said: int) -> None:
+    short = CheckReport(evidence(seconds=seen_s), (), None, lacking={"load": "readings enough of the load"})
+    assert render(short).endswith(f"--seconds {said} may tell more\n")
+    (option,) = (option for option in main.commands["check"].params if option.name == "seconds")
+    assert isinstance(option.type, click.FloatRange)
+    assert (option.default, option.type.max) == (DECIDES_S, LONGEST_S)
