@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ppscope.records import BatchLog, LogNote, Metric
 from ppscope.views import GraphState
+from ppscope.whole import whole
 
 Settings = Mapping[str, object]
 
@@ -177,12 +178,4 @@ def _switch(value: object, if_true: str, if_false: str) -> str | None:
 
 
 def _numbers(values: Iterable[object]) -> tuple[int, ...]:
-    return tuple(
-        sorted(
-            {
-                int(text)
-                for value in values
-                if (text := str(value).strip()).isdigit() and text.isascii() and len(text) < 8
-            }
-        )
-    )
+    return tuple(sorted({number for value in values if (number := whole(str(value).strip(), 7)) is not None}))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from ppscope.whole import whole
+
 VARIABLE = "SGLANG_PP_LAYER_PARTITION"
 
 
@@ -30,10 +32,8 @@ def stage_layers(
 def _partition(value: object) -> tuple[int, ...] | None:
     """`"8,8,16"`, or one number that a typed command line made of it."""
     texts = str(value).split(",") if value is not None else []
-    numbers = [text.strip() for text in texts]
-    if not numbers or not all(text.isdigit() and text.isascii() and len(text) < 6 for text in numbers):
-        return None
-    return tuple(map(int, numbers))
+    numbers = [number for text in texts if (number := whole(text.strip(), 5)) is not None]
+    return tuple(numbers) if numbers and len(numbers) == len(texts) else None
 
 
 def layer_cost(layers: Sequence[int], busy: Sequence[float]) -> tuple[tuple[float, float], ...] | None:

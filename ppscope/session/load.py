@@ -10,6 +10,7 @@ from itertools import pairwise, takewhile
 from ppscope.diagnose.running import estimate_running
 from ppscope.records import BatchLog, LoadSample, Metric
 from ppscope.views import Load
+from ppscope.whole import whole
 
 _TRUST = ("metrics", "loads", "server_info", "log")
 _TRUST_THROUGHPUT = ("metrics", "log", "server_info", "loads")
@@ -60,8 +61,8 @@ class LoadState:
             mode = labels.get("mode", "")
             if labels.get("pp_rank", "0") == "0":
                 self._passes.setdefault(mode, deque(maxlen=120)).append((metric.at_ns, metric.value))
-        elif metric.name == "sglang:fwd_occupancy" and labels.get("pp_rank", "").isdigit():
-            points = self._occupancy.setdefault(int(labels["pp_rank"]), deque(maxlen=_POINTS))
+        elif metric.name == "sglang:fwd_occupancy" and (stage := whole(labels.get("pp_rank"), 6)) is not None:
+            points = self._occupancy.setdefault(stage, deque(maxlen=_POINTS))
             # NaN without the device timer; 0 from the start to the end of the first interval: a stage that decodes is never at 0.
             if metric.value and not math.isnan(metric.value):
                 points.append((metric.at_ns, metric.value / 100))

@@ -11,6 +11,7 @@ import msgspec
 from ppscope.records import AnyRecord, BurstRank, BurstReport, GpuSample, LoadSample, RankKey
 from ppscope.session.stages import FORWARD
 from ppscope.snapshot.pack import records_of
+from ppscope.whole import whole
 
 Json = dict[str, Any]
 
@@ -170,7 +171,8 @@ def _cap(view: Json) -> int | None:
         None,
     )
     slots = view["occupancy"]["slots"]
-    return int(size) * slots if size is not None and str(size).isdigit() and slots else None
+    most = whole(str(size))
+    return most * slots if most is not None and slots else None
 
 
 def _steps(records: Iterable[AnyRecord]) -> tuple[float | None, float | None]:

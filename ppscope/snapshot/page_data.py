@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
+from ppscope.whole import whole
+
 SCHEMA = "ppscope.snapshot/1"
 MARK = b'<meta name="generator" content="ppscope'
 MARK_WITHIN = 4096
@@ -66,8 +68,9 @@ def _other_schema(schema: object) -> str:
     name, _, version = str(schema).partition("/")
     if name == "ppscope.compare":
         return "is a comparison, not a snapshot; open one of the two files it was made from"
-    if name != "ppscope.snapshot" or not version.isdigit():
+    number = whole(version)
+    if name != "ppscope.snapshot" or number is None:
         return "holds no ppscope snapshot"
-    if int(version) > int(SCHEMA.partition("/")[2]):
+    if number > int(SCHEMA.partition("/")[2]):
         return f"was written by a newer ppscope (schema {name}/{version[:9]}); this one reads {SCHEMA}"
     return f"was written by an older ppscope (schema {name}/{version[:9]}); this one reads {SCHEMA}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from ppscope.records import BatchLog, LoadSample, Metric
 from ppscope.sources.server_metrics import PREFIX
+from ppscope.whole import whole
 
 WINDOW_NS = 3_000_000_000
 STALE_NS = 30_000_000_000
@@ -201,4 +202,4 @@ def _number(value: object) -> float | None:
 
 
 def _rank(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 7 else 0
+    return whole(text, 6) or 0

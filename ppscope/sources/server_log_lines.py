@@ -15,6 +15,7 @@ import msgspec
 
 from ppscope.records import BatchLog, LogNote
 from ppscope.target.redact import redact_text
+from ppscope.whole import whole
 
 LINE_LIMIT = 4096
 
@@ -102,8 +103,8 @@ def _batch(mode: str, rest: str, at_ns: int, wall_ns: int | None, ranks: dict[st
         name, colon, value = part.strip().rstrip(",").partition(": ")
         if colon:
             fields.setdefault(name.strip(), value.strip())
-    running = _int(fields.get("#running-req"))
-    new_sequences = _int(fields.get("#new-seq"))
+    running = whole(fields.get("#running-req"))
+    new_sequences = whole(fields.get("#new-seq"))
     if (running if mode == "decode" else new_sequences) is None:
         return None
     graph = next((value for name, value in fields.items() if name.endswith(" graph")), None)
@@ -122,17 +123,13 @@ def _batch(mode: str, rest: str, at_ns: int, wall_ns: int | None, ranks: dict[st
         pp=ranks.get("PP"),
         tp=ranks.get("TP"),
         running=running,
-        queued=_int(fields.get("#queue-req")),
+        queued=whole(fields.get("#queue-req")),
         tokens_per_s=_float(rate),
         graph={"True": True, "False": False}.get(graph or ""),
         new_sequences=new_sequences,
-        new_tokens=_int(fields.get("#new-token")),
+        new_tokens=whole(fields.get("#new-token")),
         token_usage=max(usages, default=None),
     )
-
-
-def _int(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 18 else None
 
 
 def _float(text: str | None) -> float | None:

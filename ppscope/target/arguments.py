@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ppscope.target.commands import parse_python
+from ppscope.whole import whole
 
 DEFAULT_PORT = 30000
 DEFAULT_HOST = "127.0.0.1"
@@ -83,8 +84,8 @@ def parse_arguments(words: Sequence[str]) -> LaunchArguments:
             index += 1
         if name not in _NUMBERS:
             text[name] = value
-        elif value.lstrip("+-").isascii() and value.lstrip("+-").isdigit() and len(value) < 10:
-            numbers[name] = int(value)
+        elif (number := whole(value, signed=True)) is not None:
+            numbers[name] = number
     return LaunchArguments(**text, **numbers, dp_attention=attention)  # type: ignore[arg-type]
 
 
