@@ -237,8 +237,8 @@ def test_a_terminal_that_cannot_move_its_cursor_is_one_clear_line(kind: str, com
 @pytest.mark.parametrize(
     ("make", "code", "said"),
     [
-        (lambda: ["0"], 2, "range"),
-        (lambda: ["x"], 2, "integer"),
+        (lambda: ["0"], 2, "whole number from 1 up"),
+        (lambda: ["x"], 2, "whole number from 1 up"),
         (lambda: [str(dead_pid())], 3, "no process"),
     ],
 )
