@@ -1,6 +1,7 @@
 """What attaching costs the real SGLang (PP 2, on CPU): throughput with ÷ without, in interleaved slices of one run.
 
-A round is one slice without anything and one with ppscope, in changing order; every third round adds a slice with each peer. The
+A round is one slice without anything and one with ppscope, in changing order; every third round adds one at a lower rate and one with
+each peer. The
 geometric mean of the rounds' ratios and its 95 % interval (bootstrap over rounds) are given for tokens a second, and for tokens a
 CPU second of the schedulers, which a noisy machine disturbs less.
 """
@@ -24,6 +25,7 @@ from tests.bench.table import Measured, Row, Skip
 from tests.sglang.server import ServerSpec, SglangServer, running
 from tests.shared import KIT
 
+SLOW = "ppscope --rate 20"
 SETTLE_S = 12.0
 """A program that was just started reads symbols and settings; the first ten seconds of ppscope cost twice what the others do."""
 PAUSE_S = 1.0
@@ -85,29 +87,29 @@ class Rounds:
         self.server = server
         self.seconds = seconds
         self.ratios: dict[str, list[Slice]] = {}
-        self.cores: list[float] = []
-        self._attach = ppscope(server.pid)
+        self.cores: dict[str, list[float]] = {}
+        self._attach = {"ppscope": ppscope(server.pid), SLOW: ppscope(server.pid, "--rate", "20")}
         self._peers, self.notes = peers(server)
 
     def _slice(self, arm: str) -> Slice:
         if arm == "":
             time.sleep(PAUSE_S)
             return measure_slice(self.server, self.seconds)
-        if arm != "ppscope":
+        if arm in self._peers:
             with self._peers[arm]():
                 time.sleep(SETTLE_S)
                 return measure_slice(self.server, self.seconds)
-        with watched(self._attach) as pid:
+        with watched(self._attach[arm]) as pid:
             time.sleep(SETTLE_S)
             used, before = tree_cpu_s(pid), time.monotonic()
             result = measure_slice(self.server, self.seconds)
-            self.cores.append((tree_cpu_s(pid) - used) / (time.monotonic() - before))
+            self.cores.setdefault(arm, []).append((tree_cpu_s(pid) - used) / (time.monotonic() - before))
             return result
 
     def run(self, count: int) -> None:
         """So many rounds."""
         for number in range(count):
-            arms = ["", "ppscope", *(self._peers if number % 3 == 2 else ())]
+            arms = ["", "ppscope", *((SLOW, *self._peers) if number % 3 == 2 else ())]
             # Whoever is measured first in a round is last in the next one.
             results = {arm: self._slice(arm) for arm in (arms if number % 2 else reversed(arms))}
             alone = results.pop("")
@@ -146,6 +148,10 @@ def overhead(rounds: int, seconds: float, clients: int) -> Measured:
     for figure, name in enumerate(("tokens/s", "tokens a scheduler CPU second")):
         beside = {arm: slices.said(arm, figure) for arm in ("py-spy top", "py-spy record", "nvitop")}
         rows.append(Row(f"{name}, with ÷ without, {where}", slices.said("ppscope", figure), "0.99", beside))
-    rows.append(Row(f"ppscope's cores meanwhile, {where}", f"{statistics.median(slices.cores):.2f}"))
+        rows.append(Row(f"the same with `--rate 20`, {where}", slices.said(SLOW, figure)))
+    cores = " / ".join(
+        f"{statistics.median(slices.cores[arm]):.2f}" for arm in ("ppscope", SLOW) if arm in slices.cores
+    )
+    rows.append(Row(f"ppscope's cores meanwhile, and with `--rate 20`, {where}", cores))
     note = f"Real SGLang 0.5.23, PP 2, on CPU; slices of {seconds:.0f} s, {SETTLE_S:.0f} s after each start; mean and 95 % interval."
     return Measured(rows, [note, *slices.notes])

@@ -44,10 +44,10 @@ def schedulers(launcher: int) -> list[int]:
     return [pid for _, pid in sorted(found)]
 
 
-def ppscope(server: int) -> Peer:
+def ppscope(server: int, *flags: str) -> Peer:
     """The live view; the cursor moves with j and k."""
     cursor = "▸".encode()
-    return Peer([str(PPSCOPE), "attach", str(server)], b"PP7", (("j", cursor), ("k", cursor)))
+    return Peer([str(PPSCOPE), "attach", str(server), *flags], b"PP7", (("j", cursor), ("k", cursor)))
 
 
 def pyspy_top(pid: int) -> Peer:
