@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from ppscope import __version__, exits, signals, stdout
+from ppscope import __version__
+from ppscope.cli_group import CommandGroup
 from ppscope.cli_types import Number, PathName, Pid
 
 SCENARIOS = (
@@ -26,55 +25,10 @@ Exit codes: 0 nothing found · 1 findings · 2 usage, or a choice is needed ·
 """
 
 
-class _Command(click.Group):
-    """All commands; a stdout that is closed or full ends any of them with one line."""
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        """As click's, but for what a write to stdout may raise, at the end of the process as well."""
-        stdout.mend()
-        if "_PPSCOPE_COMPLETE" in os.environ:
-            from ppscope import completion
-
-            completion.install()
-        try:
-            try:
-                return super().main(*args, **options)
-            finally:
-                sys.stdout.flush()
-        except OSError as error:
-            if not stdout.is_ours(error):
-                raise
-            stdout.give_up(error)
-            sys.exit(exits.CANNOT_ATTACH)
-
-    def make_context(self, *args: Any, **options: Any) -> click.Context:
-        """As click's, but ctrl-c is 130 here too, not click's own 1."""
-        try:
-            return super().make_context(*args, **options)
-        except KeyboardInterrupt:
-            sys.exit(exits.INTERRUPTED)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; ctrl-c, SIGTERM and SIGHUP end any of them here, after it cleaned up."""
-        try:
-            with signals.raised():
-                return super().invoke(ctx)
-        except signals.Ended as ended:
-            signals.say(ended.number)
-            sys.exit(signals.exit_code(ended.number))
-        except KeyboardInterrupt:
-            sys.exit(exits.INTERRUPTED)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's, but every command's first sentence is whole, on two lines where it needs them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, self.commands[name].get_short_help_str(limit=999)) for name in self.list_commands(ctx)]
-            )
-
-
 @click.group(
-    cls=_Command, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, epilog=_EXIT_HELP
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EXIT_HELP,
 )
 @click.version_option(__version__, prog_name="ppscope")
 def main() -> None:

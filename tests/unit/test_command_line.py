@@ -76,7 +76,7 @@ def interrupt(*_arguments: object, **_options: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("where", ["ppscope.commands.check.check", "ppscope.cli._Command.parse_args"])
+@pytest.mark.parametrize("where", ["ppscope.commands.check.check", "ppscope.cli_group.CommandGroup.parse_args"])
 def test_ctrl_c_is_130_wherever_it_comes(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr(where, interrupt)
     done = CliRunner().invoke(main, ["check", "1"])
