@@ -19,7 +19,7 @@ from ppscope.widgets.text import Line, Span, clean, left, width_of, wrapped
 from ppscope.words import WORDS
 
 MEANING = {
-    "work": "work of the scheduler's thread (host time, not GPU time)",
+    "work": "work on the host, not GPU time",
     "wait": "waits",
     "idle": "nothing to do",
     "starting": "before the scheduler's loop",
