@@ -10,9 +10,8 @@ import sys
 from collections.abc import Mapping
 
 from ppscope.doctor.facts import Own, Terminal
-from ppscope.doctor.parse import status_number
 from ppscope.sources.stacks_pyspy import ptrace_scope
-from ppscope.target.procfs import Proc, contained, hides_processes, user_name
+from ppscope.target.procfs import Proc, contained, hides_processes, status_number, user_name
 
 _SHM_LEAST_BYTES = 16 << 20
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 
 from ppscope.records import GpuDevice, GpuSample, RankKey
 from ppscope.sources.gpu_reasons import throttle_names
@@ -11,6 +12,8 @@ from ppscope.views import GpuPanelRow
 
 _HISTORY = 300
 """Readings that are kept of each GPU: a minute at 5 Hz, which is what findings look back on."""
+_DRAWN = 24
+"""Readings that go to the panel with every screen: it draws at most the last 24."""
 _FRESH_NS = 3_000_000_000
 
 
@@ -58,7 +61,8 @@ class Gpus:
                 on_gpu.setdefault(index, []).append(key)
         rows = []
         for index, device in sorted(self.devices.items()):
-            samples = self.samples.get(index, ())
+            held = self.samples.get(index, deque())
+            samples = list(islice(reversed(held), _DRAWN))[::-1]
             newest = samples[-1] if samples else None
             age_ns = now_ns - newest.at_ns if newest else 0
             rows.append(

@@ -17,7 +17,7 @@ from typing import IO
 from ppscope.signals import killer
 from ppscope.sources.stacks_slice import short_slice
 from ppscope.target.errors import SUDO
-from ppscope.target.procfs import Proc
+from ppscope.target.procfs import Proc, status_number
 from ppscope.target.python_build import python_files, python_of
 
 _PR_SET_PDEATHSIG = 1
@@ -211,11 +211,8 @@ def permission_trouble(pid: int) -> Trouble:
 
 def may_trace_others() -> bool | None:
     """Whether CAP_SYS_PTRACE is in force for this very process; None where that cannot be read."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> CAP_SYS_PTRACE & 1)
-    except (OSError, ValueError, IndexError):
-        return None
+    held = status_number(Proc().read("self", "status") or b"", "CapEff", 16)
+    return None if held is None else bool(held >> CAP_SYS_PTRACE & 1)
 
 
 def ptrace_scope(proc: str = "/proc") -> int | None:

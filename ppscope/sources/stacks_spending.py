@@ -23,7 +23,7 @@ class Spending:
     def add(self, at_ns: int, cpu_s: float) -> None:
         """A window has ended that took so many CPU seconds."""
         if self._since_ns is None:
-            # Windows that are a start's own are dearer and come together.
+            # From here on the time counts; what this one used lies before.
             self._since_ns = at_ns
             return
         self._ended.append((at_ns, cpu_s))

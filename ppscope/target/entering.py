@@ -7,7 +7,7 @@ import stat
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from ppscope.target.procfs import Proc
+from ppscope.target.procfs import Proc, status_number
 
 _PASSES = 1 << 1 | 1 << 2
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: no folder stops who has one of them."""
@@ -24,11 +24,15 @@ class Who(NamedTuple):
 
 def who(proc: Proc, pid: int) -> Who | None:
     """The user, groups and rights of a process; None where they cannot be read."""
-    fields = dict(line.split(b":", 1) for line in (proc.read(pid, "status") or b"").split(b"\n") if b":" in line)
+    raw = proc.read(pid, "status") or b""
+    fields = dict(line.split(b":", 1) for line in raw.split(b"\n") if b":" in line)
+    held = status_number(raw, "CapEff", 16)
+    if held is None:
+        return None
     try:
         uid, gid = (int(fields[name].split()[3]) for name in (b"Uid", b"Gid"))
         groups = frozenset(int(word) for word in fields[b"Groups"].split())
-        return Who(uid, groups | {gid}, bool(int(fields[b"CapEff"], 16) & _PASSES))
+        return Who(uid, groups | {gid}, bool(held & _PASSES))
     except (KeyError, ValueError, IndexError):
         return None
 

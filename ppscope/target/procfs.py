@@ -187,6 +187,19 @@ def user_name(uid: int | None) -> str | None:
         return str(uid)
 
 
+def status_number(status: bytes, name: str, base: int = 10) -> int | None:
+    """A number of a /proc/PID/status file; None where the line is absent or odd."""
+    head = name.encode() + b":"
+    for line in status.split(b"\n"):
+        if line.startswith(head):
+            words = line[len(head) :].split()
+            try:
+                return int(words[0], base) if words else None
+            except ValueError:
+                return None
+    return None
+
+
 def contained(proc: Proc) -> bool | None:
     """Whether we run in a PID namespace other than the machine's first; None where that cannot be read."""
     namespace = proc.link("self", "ns/pid")

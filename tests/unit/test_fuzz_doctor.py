@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppscope.doctor.parse import status_number, version
+from ppscope.doctor.parse import version
+from ppscope.target.procfs import status_number
 from ppscope.target.python_build import python_of
 
 NAMES = ("CapEff", "Seccomp", "NSpid")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ppscope.span_columns import BLOCK
 from ppscope.timeline import COARSE_COLUMN_NS, RankTimeline
 from ppscope.views import PhaseStyle
 
@@ -84,8 +85,8 @@ def test_ten_minutes_are_kept_and_no_more() -> None:
     timeline = filled([(i * SECOND // 20, (i + 1) * SECOND // 20, i % 3) for i in range(40_000)])
     oldest, newest = timeline.extent or (0, 0)
     assert newest == 2000 * SECOND
-    assert 600 * SECOND <= newest - oldest <= 600 * SECOND + 4096 * SECOND // 20 + SECOND
-    assert len(timeline) < 12_000 + 4096 + 20
+    assert 600 * SECOND <= newest - oldest <= 600 * SECOND + BLOCK * SECOND // 20 + SECOND
+    assert len(timeline) < 12_000 + BLOCK + 20
 
 
 def test_a_dump_marks_only_a_span_of_its_own_phase() -> None:
