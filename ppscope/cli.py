@@ -48,22 +48,24 @@ def _words(context: click.Context, parameter: click.Parameter, incomplete: str) 
 
 
 _PID = click.argument("pid", type=Pid(), required=False, shell_complete=_server_pids)
+_RATE = Number(1, 200)
 _rate = click.option(
+    "--rate", "rate_hz", type=_RATE, default=50.0, show_default=True, help="Stack samples a second, at most."
+)
+_rate_that_gives_way = click.option(
     "--rate",
     "rate_hz",
-    type=Number(1, 200),
-    default=50.0,
-    show_default=True,
-    help="Stack samples a second, at most.",
+    type=_RATE,
+    help="Stack samples a second, at most; without it 50, and less where few cores are idle.",
 )
 _ascii = click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters alone.")
 
 
 @main.command()
 @_PID
-@_rate
+@_rate_that_gives_way
 @_ascii
-def attach(pid: int | None, rate_hz: float, ascii_only: bool) -> None:
+def attach(pid: int | None, rate_hz: float | None, ascii_only: bool) -> None:
     """Live view of the server that PID belongs to.
 
     PID is any process of the server; without one, the only server of this machine is taken.
@@ -161,7 +163,7 @@ def _stretch(command: Callable[..., None]) -> Callable[..., None]:
     help="Seconds after which a part is closed as NAME.0001.pps and a new one begun.",
 )
 @_redact_paths
-@_rate
+@_rate_that_gives_way
 def record(
     pid: int | None,
     output: Path,
@@ -169,7 +171,7 @@ def record(
     max_mb: float,
     rotate_s: float,
     redact_paths: bool,
-    rate_hz: float,
+    rate_hz: float | None,
 ) -> None:
     """Record the server that PID belongs to; `ppscope open` shows the recording."""
     from ppscope.commands.record import record as run

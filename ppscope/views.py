@@ -191,6 +191,8 @@ class Header(Value, frozen=True):
     provenance: str | None = None
     candidates: tuple[tuple[int, str], ...] = ()
     """(pid, name) of servers to re-attach to, once this one is gone."""
+    idle_cores: float | None = None
+    """Idle cores of the node where they are so few that stacks are sampled less; None elsewhere."""
 
 
 class StackNode(Value, frozen=True):

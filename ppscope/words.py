@@ -20,6 +20,7 @@ WORDS: tuple[Word, ...] = (
     Word("util", "NVML's share of time with a kernel on the GPU, also one that only waits for another stage"),
     Word("host", "share of time the scheduler's thread was at work, by stacks; in a rank's row: its share of a core"),
     Word("busy", "share of time the stage itself was at work: by a burst, the probe or the server's metric; – without"),
+    Word("0.8 cores idle", "so few that stacks are sampled less and come seconds later; --rate keeps a rate"),
     Word("▾ on the axis", "now: what is to the right of it is still to come"),
     Word("▾ by a name", "unfolded: what belongs to it is below"),
     Word("12 % own", "stacks: share of samples in the function itself; in front, with all that it calls"),

@@ -25,7 +25,7 @@ def title_line(header: Header, state: Span, width: int) -> Line:
     if header.emulated:
         parts.append((1, ("emulated GPUs", "warn")))
     right_parts: list[tuple[int, Span]] = [
-        (5, (number(header.stack_rate_hz, "Hz"), "dim")),
+        (5, (_rate(header), "dim")),
         (4, (f"cost {number(header.cost_cores, 'core', 2)}", "dim")),
     ]
     for level in range(6, -1, -1):
@@ -34,6 +34,11 @@ def title_line(header: Header, state: Span, width: int) -> Line:
         if width_of(start) + width_of(end) < width or level == 0:
             return spread(start, end, width)
     return ()
+
+
+def _rate(header: Header) -> str:
+    rate = number(header.stack_rate_hz, "Hz")
+    return rate if header.idle_cores is None else f"{rate}, {number(header.idle_cores, 'cores idle', 1)}"
 
 
 def load_line(header: Header, occupancy: Occupancy, width: int) -> Line:

@@ -38,6 +38,13 @@ class RecordStream(Protocol):
         """End the collector and wait, for about two seconds at most."""
 
 
+def collector_arguments(pid: int | None, rate_hz: float | None, gives_way: bool = False) -> list[str]:
+    """What a collector is started with: a rate of None is the usual one; one that `gives_way` takes less where few cores are idle."""
+    rate = ["--rate", str(rate_hz)] if rate_hz is not None else []
+    way = ["--give-way"] if gives_way else []
+    return [*rate, *way, *(["--pid", str(pid)] if pid is not None else [])]
+
+
 class CollectorProcess:
     """A collector child: records from its stdout, commands to its stdin.
 
@@ -162,6 +169,9 @@ class CollectorProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(1.0)
+        # Its last words are still on their way through the reading thread.
+        with self._news:
+            self._news.wait_for(lambda: self._eof, 1.0)
 
 
 class RecordedStream:

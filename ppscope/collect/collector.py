@@ -36,6 +36,8 @@ from ppscope.records import (
     SetRate,
 )
 from ppscope.sources.base import Emit, Source
+from ppscope.sources.idle_cores import IdleCores
+from ppscope.sources.stacks_room import Room
 from ppscope.target.errors import AttachError
 from ppscope.target.found import Found
 from ppscope.target.processes import find_servers, resolve, still_there
@@ -50,10 +52,13 @@ _ENDED = ("gone", "zombie", "pid_reused")
 class Collector:
     """Owns the sources of one server at a time; `run` returns when the view leaves or nothing is left to see."""
 
-    def __init__(self, writer: FrameWriter, commands: queue.Queue[AnyCommand], rate_hz: float) -> None:
+    def __init__(
+        self, writer: FrameWriter, commands: queue.Queue[AnyCommand], rate_hz: float | None, gives_way: bool = False
+    ) -> None:
         self._writer = writer
         self._commands = commands
         self._rate_hz = rate_hz
+        self._room = Room(IdleCores().read) if gives_way else None
         self._sources: list[Source] = []
         self._found: Found | None = None
         self._observed = Observed()
@@ -77,7 +82,7 @@ class Collector:
         self._candidates = None
         self._announce(time.monotonic_ns())
         assert self._server is not None
-        self._sources = _sources(self.emit, self._rate_hz, self._observed, found)
+        self._sources = _sources(self.emit, self._rate_hz, self._room, self._observed, found)
         for source in self._sources:
             source.start(self._server)
 
@@ -114,7 +119,8 @@ class Collector:
                     next_tick = max(next_tick + _TICK_S, time.monotonic() + _TICK_S / 2)
                     self._tick(tick)
                     children = [pid for source in self._sources for pid in source.children()]
-                    self.emit(meter.read(children, self._sampled_hz()))
+                    scarce = self._room.scarce_cores(time.monotonic_ns()) if self._room is not None else None
+                    self.emit(meter.read(children, self._sampled_hz(), scarce))
                     continue
                 if isinstance(command, Quit):
                     return "quit"
@@ -186,7 +192,7 @@ def _differs(old: Server, new: Server) -> bool:
     return any(getattr(old, name) != getattr(new, name) for name in Server.__struct_fields__ if name != "at_ns")
 
 
-def _sources(emit: Emit, rate_hz: float, observed: Observed, found: Found) -> list[Source]:
+def _sources(emit: Emit, rate_hz: float | None, room: Room | None, observed: Observed, found: Found) -> list[Source]:
     from ppscope.sources.burst import BurstSource
     from ppscope.sources.gpu import GpuSource
     from ppscope.sources.host import HostSource
@@ -196,8 +202,8 @@ def _sources(emit: Emit, rate_hz: float, observed: Observed, found: Found) -> li
     from ppscope.sources.stacks import StackSource
     from ppscope.sources.stacks_dumps import DumpSource
 
-    stacks = StackSource(emit, rate_hz=rate_hz)
-    dumps = DumpSource(emit, table=stacks.table)
+    stacks = StackSource(emit, rate_hz=rate_hz, room=room)
+    dumps = DumpSource(emit, table=stacks.table, room=room)
     observed.rank_facts = dumps.rank_facts
     rules = RulesSource(emit, lambda: where_of(found.sglang_path_here, found.launcher_pid))
     return [
@@ -240,7 +246,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a collector until its stdin ends; the exit status is that of the End record."""
     parser = argparse.ArgumentParser(prog="ppscope-collector")
     parser.add_argument("--pid", type=int, default=None)
-    parser.add_argument("--rate", type=float, default=50.0)
+    parser.add_argument("--rate", type=float, default=None)
+    parser.add_argument("--give-way", action="store_true")
     options = parser.parse_args(argv)
     stream_fd = os.dup(1)
     os.dup2(2, 1)
@@ -250,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands: queue.Queue[AnyCommand] = queue.Queue()
     threading.Thread(target=_read_commands, args=(0, commands), name="commands", daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: commands.put(Quit()))
-    collector = Collector(writer, commands, options.rate)
+    collector = Collector(writer, commands, options.rate, options.give_way)
     end = End(0, "quit")
     try:
         collector.attach(options.pid)

@@ -22,7 +22,9 @@ class CostMeter:
         self._reaped = _reaped_s()
         self._running: dict[int, float] = {}
 
-    def read(self, children: Iterable[int], stack_rate_hz: float | None = None) -> Cost:
+    def read(
+        self, children: Iterable[int], stack_rate_hz: float | None = None, idle_cores: float | None = None
+    ) -> Cost:
         """One Cost record for the time since the last call."""
         now, own, reaped = time.monotonic(), _own_s(), _reaped_s()
         running = {pid: used for pid in children if (used := cpu_seconds(pid)) is not None}
@@ -34,6 +36,7 @@ class CostMeter:
             own_cores=round((own - self._own) / seconds, 4),
             children_cores=round(max(total - total_before, 0.0) / seconds, 4),
             stack_rate_hz=stack_rate_hz,
+            idle_cores=idle_cores,
         )
         self._at, self._own, self._reaped, self._running = now, own, reaped, running
         return cost

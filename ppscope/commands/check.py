@@ -7,7 +7,7 @@ import sys
 import time
 
 from ppscope import exits, stdout
-from ppscope.collect.client import CollectorProcess
+from ppscope.collect.client import CollectorProcess, collector_arguments
 from ppscope.commands.live import complain, wait_for_server
 from ppscope.diagnose.check_report import CheckReport, to_json
 from ppscope.diagnose.check_text import render
@@ -49,8 +49,7 @@ def most_s(seconds: float) -> float:
 def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> int:
     """Print the findings of the server of a pid; returns the exit code."""
     stdout.require()
-    arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
-    stream = CollectorProcess(arguments)
+    stream = CollectorProcess(collector_arguments(pid, rate_hz))
     session = Session(stream, dump_cores=DUMP_CORES)
     try:
         end = wait_for_server(session, stream)

@@ -27,7 +27,9 @@ def demo(scenario: str, *, pp: int, tp: int, serve_only: bool, rate_hz: float, a
     with server:
         if serve_only:
             return _serve(server)
-        return attach(server.pid, rate_hz=rate_hz, ascii_only=ascii_only or prefers_ascii())
+        ascii_only = ascii_only or prefers_ascii()
+        # Nothing real runs there that the samplers could slow down.
+        return attach(server.pid, rate_hz=rate_hz, ascii_only=ascii_only, gives_way=False)
 
 
 def _serve(server: emulator.EmulatedServer) -> int:

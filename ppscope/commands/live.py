@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ppscope import exits, garbage, signals
-from ppscope.collect.client import CollectorProcess, RecordStream
+from ppscope.collect.client import CollectorProcess, RecordStream, collector_arguments
 from ppscope.records import End
 
 if TYPE_CHECKING:
@@ -51,15 +51,14 @@ def not_a_terminal() -> str | None:
     return None
 
 
-def attach(pid: int | None, *, rate_hz: float, ascii_only: bool) -> int:
+def attach(pid: int | None, *, rate_hz: float | None, ascii_only: bool, gives_way: bool = True) -> int:
     """Attach to the server of a pid and run the screen; returns the exit code."""
     reason = not_a_terminal()
     if reason:
         complain(reason, "ppscope check PID --json")
         return exits.USAGE
-    arguments = ["--rate", str(rate_hz)] + (["--pid", str(pid)] if pid is not None else [])
     garbage.hold()
-    stream = CollectorProcess(arguments)
+    stream = CollectorProcess(collector_arguments(pid, rate_hz, gives_way=gives_way))
     # Imported while the collector looks for the server: that and these each take a tenth of a second.
     from ppscope.session import Session
     from ppscope.snapshot.window import KEEP_NS, KeptStream

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 from ppscope import exits, signals, stdout
-from ppscope.collect.client import CollectorProcess
+from ppscope.collect.client import CollectorProcess, collector_arguments
 from ppscope.commands.live import complain
 from ppscope.records import AnyRecord, End, Server, ServerGone
 from ppscope.session.dumping import Dumping
@@ -34,11 +34,6 @@ class Interrupt:
         self.number = self.number or number
 
 
-def collector_arguments(pid: int | None, rate_hz: float) -> list[str]:
-    """What the collector is started with."""
-    return ["--rate", str(rate_hz), *(["--pid", str(pid)] if pid is not None else [])]
-
-
 def record(
     pid: int | None,
     output: Path,
@@ -46,7 +41,7 @@ def record(
     seconds: float | None,
     max_bytes: int,
     rotate_s: float,
-    rate_hz: float,
+    rate_hz: float | None,
     redact_paths: bool = False,
 ) -> int:
     """Record the server of a pid until `seconds` are over, it ends, or the user interrupts; returns the exit code."""
@@ -55,7 +50,7 @@ def record(
         complain(why)
         return exits.USAGE
     interrupt = Interrupt()
-    stream = CollectorProcess(collector_arguments(pid, rate_hz))
+    stream = CollectorProcess(collector_arguments(pid, rate_hz, gives_way=True))
     recorder = Recorder(output, max_bytes, rotate_s)
     try:
         return _Recording(stream, recorder, seconds, interrupt, redact_paths).run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ppscope import exits, stdout
-from ppscope.collect.client import CollectorProcess
+from ppscope.collect.client import CollectorProcess, collector_arguments
 from ppscope.commands.check import DUMP_CORES, look, most_s
 from ppscope.commands.live import complain, wait_for_server
 from ppscope.commands.progress import Progress
@@ -34,9 +34,8 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
     if why:
         complain(why)
         return exits.USAGE
-    arguments = ["--rate", str(rate_hz), *(["--pid", str(pid)] if pid is not None else [])]
     progress = Progress(seconds, most_s(seconds))
-    stream = _Watched(arguments, progress)
+    stream = _Watched(collector_arguments(pid, rate_hz), progress)
     kept = KeptStream(stream, None)
     session = Session(kept, dump_cores=DUMP_CORES)
     try:

@@ -40,12 +40,16 @@ class SourceStatus(Record, frozen=True, tag="source"):
 
 
 class Cost(Record, frozen=True, tag="cost"):
-    """CPU of ppscope on this node since the last such record, in cores: our own Python, and the tools it runs."""
+    """CPU of ppscope on this node since the last such record, in cores: our own Python, and the tools it runs.
+
+    `idle_cores` is how many cores of the node are idle where that is so few that stacks are sampled less; None elsewhere.
+    """
 
     at_ns: int
     own_cores: float
     children_cores: float
     stack_rate_hz: float | None = None
+    idle_cores: float | None = None
 
 
 class Dropped(Record, frozen=True, tag="dropped"):

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from ppscope.records import AnyCommand, Rank, RankKey, Server, SetRate, StackSpans
 from ppscope.sources.base import Emit, Source
 from ppscope.sources.stacks_intern import StackTable, clean
-from ppscope.sources.stacks_plan import BUDGET_CORES, OVERLAP_S, START_S, RankLoad, Slot, plan
+from ppscope.sources.stacks_plan import BUDGET_CORES, OVERLAP_S, START_S, RankLoad, Slot, plan, window_lengths_s
 from ppscope.sources.stacks_pyspy import MISSING, Trouble, find_pyspy, started_ticks, thread_count
+from ppscope.sources.stacks_room import Room
 from ppscope.sources.stacks_spending import Spending
 from ppscope.sources.stacks_windows import Result, ThreadSpans, Window, clip, reap_all, sound
 
@@ -56,13 +57,16 @@ class StackSource(Source):
         self,
         emit: Emit,
         table: StackTable | None = None,
-        rate_hz: float = DEFAULT_HZ,
+        rate_hz: float | None = None,
         budget_cores: float = BUDGET_CORES,
+        room: Room | None = None,
     ) -> None:
         super().__init__(emit)
         self.table = table if table is not None else StackTable(emit)
         self.budget_cores = budget_cores
-        self._spending = Spending(budget_cores)
+        self._room = room
+        self._allowed_cores = budget_cores
+        self._spending = Spending()
         self.rate_hz: float | None = None
         """Lowest rate of the ranks sampled now, hertz; None before the first window."""
         self._requested_hz = rate_hz
@@ -119,10 +123,13 @@ class StackSource(Source):
         except Exception as error:  # noqa: BLE001  a source fails alone and says so
             self.status("dead", f"stack sampling ended: {type(error).__name__}: {error}")
         finally:
-            left = [window for sampled in self._sampled.values() for window in sampled.running]
-            reap_all(left, 0.5)
+            left = [(sampled, window) for sampled in self._sampled.values() for window in sampled.running]
             for sampled in self._sampled.values():
                 sampled.running.clear()
+            # A recording that ends holds its last seconds as well.
+            for (sampled, window), result in zip(left, reap_all([window for _, window in left], 0.5), strict=True):
+                if result.trouble is None:
+                    self._send(sampled, window, result)
 
     def _turn_round(self) -> None:
         assert self._selector is not None
@@ -159,7 +166,11 @@ class StackSource(Source):
         for sampled in self._sampled.values():
             sampled.threads = thread_count(sampled.rank.pid) or sampled.threads
         loads = [self._load(sampled) for sampled in self._sampled.values() if not sampled.ended]
-        self._slots = plan(loads, requested, self._spending.to_plan(now_ns), self._turn)
+        share = 1.0 if self._room is None else self._room.share(now_ns)
+        # A rate that was asked for is kept; the windows are still as long as where there is little room.
+        self._allowed_cores = self.budget_cores * (share if requested is None else 1.0)
+        cores = self._spending.to_plan(now_ns, self._allowed_cores)
+        self._slots = plan(loads, requested or DEFAULT_HZ, cores, self._turn, window_lengths_s(share))
         self._turn += 1
         self.rate_hz = float(min(slot.rate_hz for slot in self._slots.values())) if self._slots else None
 
@@ -189,7 +200,7 @@ class StackSource(Source):
             for other in self._sampled.values()
             for window in other.running[-1:]
         ]
-        return sum(running) + self._load(sampled).cores(slot.rate_hz, slot.window_s) <= 1.05 * self.budget_cores
+        return sum(running) + self._load(sampled).cores(slot.rate_hz, slot.window_s) <= 1.05 * self._allowed_cores
 
     @staticmethod
     def _load(sampled: _Sampled) -> RankLoad:

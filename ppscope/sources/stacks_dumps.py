@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from ppscope.sources.stacks_dump_parse import DumpError, LoopFacts, parse_dump
 from ppscope.sources.stacks_dump_run import run_dump
 from ppscope.sources.stacks_intern import StackTable
 from ppscope.sources.stacks_pyspy import MISSING, Trouble, explain, find_pyspy, started_ticks
+from ppscope.sources.stacks_room import Room
 
 INTERVAL_S = 1.0
 BUDGET_CORES = 0.03
@@ -34,15 +36,22 @@ class DumpSource(Source):
 
     name = "dumps"
 
-    def __init__(self, emit: Emit, table: StackTable | None = None, on_facts: OnFacts | None = None) -> None:
+    def __init__(
+        self,
+        emit: Emit,
+        table: StackTable | None = None,
+        on_facts: OnFacts | None = None,
+        room: Room | None = None,
+    ) -> None:
         super().__init__(emit)
+        self._room = room
         self.table = table if table is not None else StackTable(emit)
         self.rank_facts: dict[RankKey, dict[str, int]] = {}
         self._on_facts = on_facts
         self._wake = threading.Condition()
         self._ranks: dict[RankKey, Rank] = {}
-        self._queue: deque[tuple[RankKey, float]] = deque()
-        """Ranks to dump next, and the cores that dumping them in a row may take."""
+        self._queue: deque[tuple[RankKey, float | None]] = deque()
+        """Ranks to dump next, and the cores that dumping them in a row may take: None for what the node has room for."""
         self._turn = 0
         self._failures: dict[RankKey, int] = {}
         self._child: int | None = None
@@ -84,7 +93,7 @@ class DumpSource(Source):
             return
         count = max(0, min(command.count, MAX_BURST))
         with self._wake:
-            cores = BURST_CORES if command.cores is None else min(max(command.cores, BUDGET_CORES), FIRST_CORES)
+            cores = None if command.cores is None else min(max(command.cores, BUDGET_CORES), FIRST_CORES)
             wanted = [(key, cores) for key in sorted(self._ranks) if command.rank in (None, key)]
             for _ in range(count):
                 self._queue.extend(wanted[: max(0, MAX_QUEUE - len(self._queue))])
@@ -106,7 +115,7 @@ class DumpSource(Source):
                 if cores is not None:
                     self._wait_s(cpu_s / cores - cpu_s)
                 else:
-                    self._pause(max(INTERVAL_S, cpu_s / BUDGET_CORES))
+                    self._pause(max(INTERVAL_S, cpu_s / (BUDGET_CORES * self._share())))
         except Exception as error:  # noqa: BLE001  a source fails alone and says so
             self.status("dead", f"dumps ended: {type(error).__name__}: {error}")
 
@@ -115,10 +124,13 @@ class DumpSource(Source):
             while self._queue:
                 key, cores = self._queue.popleft()
                 if key in self._ranks:
-                    return self._ranks[key], cores
+                    return self._ranks[key], BURST_CORES * self._share() if cores is None else cores
             well = [key for key in sorted(self._ranks) if self._failures.get(key, 0) < 3 or self._turn % 10 == 0]
             self._turn += 1
             return (self._ranks[well[self._turn % len(well)]] if well else None), None
+
+    def _share(self) -> float:
+        return 1.0 if self._room is None else self._room.share(time.monotonic_ns())
 
     def _pause(self, seconds: float) -> None:
         """Sleep, but not past a request for a burst."""

@@ -51,13 +51,23 @@ class Slot:
     window_s: float
 
 
+def window_lengths_s(share: float) -> tuple[float, ...]:
+    """Lengths that windows may have where this share of the budget may be used: starting them is the dearest part."""
+    return (WINDOW_S, LONG_WINDOW_S) if share >= 1.0 else (LONG_WINDOW_S,)
+
+
 def plan(
-    ranks: Sequence[RankLoad], requested_hz: float, budget_cores: float = BUDGET_CORES, turn: int = 0
+    ranks: Sequence[RankLoad],
+    requested_hz: float,
+    budget_cores: float = BUDGET_CORES,
+    turn: int = 0,
+    lengths_s: Sequence[float] = (WINDOW_S, LONG_WINDOW_S),
 ) -> dict[RankKey, Slot]:
     """Slots of the ranks to sample now; a rank that is missing waits for a later `turn`.
 
-    The first tensor-parallel rank of each stage comes first and gets three quarters of the budget when there are others. Rates
-    fall to 10 Hz before ranks take turns; the others never get more than 20 Hz.
+    The first tensor-parallel rank of each stage comes first and gets three quarters of the budget when there are others. Below
+    20 Hz windows get longer, since starting them is dear; rates fall to 10 Hz before ranks take turns; the others never get more
+    than 20 Hz.
     """
     first: dict[tuple[int, int], RankLoad] = {}
     for rank in sorted(ranks, key=lambda load: load.key):
@@ -66,10 +76,10 @@ def plan(
     chosen = {lead.key for lead in leads}
     rest = [rank for rank in ranks if rank.key not in chosen]
     top = max(1, int(requested_hz))
-    slots = _share(leads, top, budget_cores * (0.75 if rest else 1.0), turn, at_least=1)
+    slots = _share(leads, top, budget_cores * (0.75 if rest else 1.0), turn, lengths_s, at_least=1)
     used = sum(rank.cores(slots[rank.key].rate_hz, slots[rank.key].window_s) for rank in leads if rank.key in slots)
     ceiling = min([top, REST_HZ, *(slot.rate_hz for slot in slots.values())])
-    return slots | _share(rest, ceiling, budget_cores - used, turn, at_least=0)
+    return slots | _share(rest, ceiling, budget_cores - used, turn, lengths_s, at_least=0)
 
 
 def _stretch(window_s: float) -> float:
@@ -77,15 +87,17 @@ def _stretch(window_s: float) -> float:
     return (window_s + OVERLAP_S) / window_s
 
 
-def _share(ranks: Sequence[RankLoad], top_hz: int, cores: float, turn: int, at_least: int) -> dict[RankKey, Slot]:
+def _share(
+    ranks: Sequence[RankLoad], top_hz: int, cores: float, turn: int, lengths_s: Sequence[float], at_least: int
+) -> dict[RankKey, Slot]:
     if not ranks:
         return {}
     per_hz = sum(rank.sample_s() for rank in ranks)
     lowest = min(MIN_HZ, top_hz)
-    for window_s in (WINDOW_S, LONG_WINDOW_S):
+    for window_s in lengths_s:
         starts = sum(rank.start_cores(window_s) for rank in ranks)
         rate = min(top_hz, int((cores - starts) / (per_hz * _stretch(window_s))))
-        if rate >= lowest:
+        if rate >= (lowest if window_s == LONG_WINDOW_S else min(REST_HZ, top_hz)):
             return {rank.key: Slot(rate, window_s) for rank in ranks}
     slots: dict[RankKey, Slot] = {}
     left = cores

@@ -14,9 +14,9 @@ _ROOM = 0.97
 class Spending:
     """CPU of windows that have ended, and what may be planned with so that they stay within the budget."""
 
-    def __init__(self, budget_cores: float) -> None:
-        self._budget_cores = budget_cores
+    def __init__(self) -> None:
         self._ended: deque[tuple[int, float]] = deque()
+        self._allowed: deque[tuple[int, float]] = deque()
         self._since_ns: int | None = None
         self._share = 1.0
 
@@ -36,13 +36,18 @@ class Spending:
             self._ended.popleft()
         return sum(cpu_s for _, cpu_s in self._ended) / (LOOK_BACK_NS / 1e9)
 
-    def to_plan(self, now_ns: int) -> float:
+    def to_plan(self, now_ns: int, budget_cores: float) -> float:
         """Cores to plan with now: the budget, less by as much as was overspent. To be asked every few seconds."""
+        while self._allowed and self._allowed[0][0] < now_ns - LOOK_BACK_NS:
+            self._allowed.popleft()
         used = self.cores(now_ns)
-        if used is not None and used > self._budget_cores:
-            # By half of what is too much each time: what was seen is from before the last cut.
-            over = used / self._budget_cores - 1.0
-            self._share = max(self._share * (1.0 - min(_CUT * over, 0.3)), LOWEST_SHARE)
-        elif used is not None and used < _ROOM * self._budget_cores:
-            self._share = min(self._share + _RAISE, 1.0)
-        return self._budget_cores * self._share
+        if used is not None and self._allowed:
+            # A budget that has just changed says nothing of what was used before.
+            allowed = sum(cores for _, cores in self._allowed) / len(self._allowed)
+            if used > allowed:
+                # By half of what is too much each time: what was seen is from before the last cut.
+                self._share = max(self._share * (1.0 - min(_CUT * (used / allowed - 1.0), 0.3)), LOWEST_SHARE)
+            elif used < _ROOM * allowed:
+                self._share = min(self._share + _RAISE, 1.0)
+        self._allowed.append((now_ns, budget_cores))
+        return budget_cores * self._share

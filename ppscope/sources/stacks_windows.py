@@ -238,8 +238,8 @@ def sound(spans: ThreadSpans) -> ThreadSpans:
     )
 
 
-def reap_all(windows: Sequence[Window], patience_s: float, wait: Callable[[float], None] = time.sleep) -> None:
-    """End windows for good: interrupt, wait a little, kill, reap."""
+def reap_all(windows: Sequence[Window], patience_s: float, wait: Callable[[float], None] = time.sleep) -> list[Result]:
+    """End windows for good: interrupt, wait a little, kill, reap; what each had seen by then."""
     for window in windows:
         window.interrupt()
     deadline = time.monotonic() + patience_s
@@ -250,5 +250,4 @@ def reap_all(windows: Sequence[Window], patience_s: float, wait: Callable[[float
             wait(0.02)
     for window in left:
         window.kill()
-    for window in windows:
-        window.finish()
+    return [window.finish() for window in windows]

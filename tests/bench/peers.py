@@ -44,10 +44,22 @@ def schedulers(launcher: int) -> list[int]:
     return [pid for _, pid in sorted(found)]
 
 
+_CURSOR = "▸".encode()
+_CURSOR_KEYS = (("j", _CURSOR), ("k", _CURSOR))
+
+
 def ppscope(server: int, *flags: str) -> Peer:
     """The live view; the cursor moves with j and k."""
-    cursor = "▸".encode()
-    return Peer([str(PPSCOPE), "attach", str(server), *flags], b"PP7", (("j", cursor), ("k", cursor)))
+    return Peer([str(PPSCOPE), "attach", str(server), *flags], b"PP7", _CURSOR_KEYS)
+
+
+def undeterred(server: int) -> Peer:
+    """The live view as on a node where many cores are idle: it does not give way."""
+    code = (
+        "import sys; from ppscope.commands.live import attach;"
+        f" sys.exit(attach({server}, rate_hz=None, ascii_only=False, gives_way=False))"
+    )
+    return Peer([sys.executable, "-c", code], b"PP7", _CURSOR_KEYS)
 
 
 def pyspy_top(pid: int) -> Peer:

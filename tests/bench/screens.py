@@ -10,7 +10,7 @@ from itertools import cycle
 from statistics import median
 
 from ppscope import emulator
-from tests.bench.peers import Peer, nvitop, ppscope, pyspy_top, recorded, schedulers
+from tests.bench.peers import Peer, nvitop, ppscope, pyspy_top, recorded, schedulers, undeterred
 from tests.bench.processes import Usage
 from tests.bench.pty import TimedTerminal
 from tests.bench.table import Measured, Row
@@ -98,7 +98,7 @@ class Figures:
 def eight(seconds: float) -> Measured:
     """Bytes, cores and memory on eight stages, beside the peers."""
     with emulator.start("serial", 8) as server:
-        view = ppscope(server.pid)
+        view = undeterred(server.pid)
         ours, wide = Figures(view, seconds), Figures(view, seconds, before="-")
         stages = schedulers(server.pid)
         top = Figures(pyspy_top(stages[0]), seconds)
@@ -107,7 +107,8 @@ def eight(seconds: float) -> Measured:
         rows = _usage_rows("8 ranks", ours, "8", "0.5", "0.12")
         rows.insert(1, Row("the same at 100 ms a column (key `-`)", f"{wide.bytes_s / 1000:.1f}", "8"))
         notes = [
-            f"{seconds:.0f} s each, 160×50, settled. `py-spy top` shows one process, so it has one of the eight stages;",
+            f"{seconds:.0f} s each, 160×50, settled; sampling as on a node of many idle cores.",
+            "`py-spy top` shows one process, so it has one of the eight stages;",
             "`py-spy record` is eight of them at 50 Hz without a screen. Memory counts shared pages by their share (PSS).",
         ]
         beside = {"py-spy top": top}
@@ -163,7 +164,7 @@ def keys(presses: int) -> Measured:
     row = Row("key to paint, 8 ranks, ms p50 / p99", "")
     notes = [f"{presses} keys each in a real terminal, one every quarter of a second: cursor, sort order, help screen."]
     with emulator.start("serial", 8) as server:
-        row.ppscope = _quantiles(answers(ppscope(server.pid), presses))
+        row.ppscope = _quantiles(answers(undeterred(server.pid), presses))
         row.beside["py-spy top"] = _quantiles(answers(pyspy_top(schedulers(server.pid)[0]), presses))
         gpu = nvitop(server)
         if isinstance(gpu, Peer):
@@ -180,12 +181,16 @@ def _quantiles(values: list[float] | None) -> str:
 def sixty_four(seconds: float, presses: int) -> Measured:
     """The same of 64 emulated ranks, 8 stages of 8."""
     with emulator.start("serial", 8, tp=8) as server:
-        view = ppscope(server.pid)
+        view = undeterred(server.pid)
         ours = Figures(view, seconds)
         took = _quantiles(answers(view, presses))
     rows = _usage_rows("64 ranks", ours, "8", "0.5", "")
     rows.append(Row("key to paint, 64 ranks, ms p50 / p99", took, "100"))
-    return Measured(rows, ["64 processes of the emulator share this machine's cores with what is measured."])
+    notes = [
+        "Sampling as on a node of many idle cores, though 64 processes of the emulator share this machine's",
+        "with what is measured.",
+    ]
+    return Measured(rows, notes)
 
 
 PARTS: dict[str, Callable[[bool], Measured]] = {

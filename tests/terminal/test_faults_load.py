@@ -92,9 +92,9 @@ def test_hundreds_of_native_threads_lower_the_rate_and_not_the_budget(monkeypatc
     plans: list[tuple[list[RankLoad], dict[RankKey, Slot]]] = []
 
     def planned(
-        ranks: Sequence[RankLoad], requested_hz: float, budget_cores: float = BUDGET_CORES, turn: int = 0
+        ranks: Sequence[RankLoad], requested_hz: float, budget_cores: float, turn: int, lengths_s: Sequence[float]
     ) -> dict[RankKey, Slot]:
-        slots = plan(ranks, requested_hz, budget_cores, turn)
+        slots = plan(ranks, requested_hz, budget_cores, turn, lengths_s)
         plans.append((list(ranks), slots))
         return slots
 

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppscope.records import RankKey
-from ppscope.sources.stacks_plan import BUDGET_CORES, MIN_HZ, REST_HZ, RankLoad, Slot, plan
+from ppscope.sources.stacks_plan import (
+    BUDGET_CORES,
+    LONG_WINDOW_S,
+    MIN_HZ,
+    REST_HZ,
+    WINDOW_S,
+    RankLoad,
+    Slot,
+    plan,
+    window_lengths_s,
+)
 
 
 def loads(stages: int, tp: int = 1, threads: int = 40, factor: float = 1.0) -> list[RankLoad]:
@@ -74,6 +84,20 @@ def test_the_budget_holds(stages: int, tp: int, threads: int, factor: float, req
 @pytest.mark.parametrize("requested", [0.3, 1, 5])
 def test_a_low_request_is_obeyed(requested: float) -> None:
     assert {slot.rate_hz for slot in plan(loads(4), requested).values()} == {max(1, int(requested))}
+
+
+def test_windows_get_longer_before_the_rate_falls_below_twenty() -> None:
+    for cores in (0.34, 0.2, 0.12, 0.08, 0.05):
+        for slot in plan(loads(8, threads=20), 50, cores).values():
+            assert slot.window_s == (WINDOW_S if slot.rate_hz >= REST_HZ and cores > 0.12 else LONG_WINDOW_S)
+    assert {slot.window_s for slot in plan(loads(4), 5).values()} == {WINDOW_S}, "a low request alone lengthens nothing"
+
+
+def test_where_there_is_little_room_windows_are_long_whatever_the_rate() -> None:
+    assert window_lengths_s(1.0) == (WINDOW_S, LONG_WINDOW_S)
+    assert window_lengths_s(0.99) == (LONG_WINDOW_S,)
+    slots = plan(loads(2), 50, lengths_s=window_lengths_s(0.2))
+    assert set(slots.values()) == {Slot(50, LONG_WINDOW_S)}
 
 
 def test_no_ranks_no_plan() -> None:

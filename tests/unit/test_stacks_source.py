@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -34,8 +35,10 @@ from ppscope.sources.stacks import StackSource, split_main
 from ppscope.sources.stacks_dump_run import run_dump
 from ppscope.sources.stacks_dumps import DumpSource
 from ppscope.sources.stacks_intern import StackTable
+from ppscope.sources.stacks_plan import BUDGET_CORES, LONG_WINDOW_S
 from ppscope.sources.stacks_pyspy import find_pyspy, started_ticks
-from ppscope.sources.stacks_windows import ThreadSpans, Window
+from ppscope.sources.stacks_room import LEAST_CORES, Room
+from ppscope.sources.stacks_windows import ThreadSpans, Window, catches_interrupts
 
 PATIENCE_S = 20.0
 KEY = RankKey(0, 0, 0)
@@ -147,6 +150,13 @@ def pretend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 needs_pyspy = pytest.mark.skipif(find_pyspy() is None, reason="py-spy is not installed")
 GOOD = '[{"name":"f","ph":"B","tid":1,"ts":10},{"name":"f","ph":"E","tid":1,"ts":99999}]'
+SAMPLED = json.dumps(
+    [
+        {"name": name, "ph": phase, "tid": 1, "ts": at_us, "args": {"filename": file, "line": 1}}
+        for phase, at_us, order in (("B", 10, 1), ("E", 99999, -1))
+        for name, file in (("thread (1): MainThread", ""), ("<module>", "s.py"), ("loop", "s.py"))[::order]
+    ]
+)
 LOOPING = "while :; do sleep 0.02; done"
 
 
@@ -309,6 +319,57 @@ def test_ranks_that_do_not_fit_the_budget_are_all_seen_in_turn(
     run(source, server_of(*[os.getpid()] * 3))
     everyone = {RankKey(0, pp, 0) for pp in range(3)}
     until(lambda: {s.rank for s in heard.all(SourceStatus) if s.state == "ok"} == everyone)
+
+
+def test_what_a_window_holds_when_all_ends_is_told(
+    heard: Heard,
+    pretend: Callable[[str], str],
+    run: Callable[[Source, Server], Source],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A recording of a few seconds would else lack its last ones, with long windows nearly all."""
+    monkeypatch.setattr(stacks, "FIRST_WINDOW_S", 60.0)
+    pretend(f"finish() {{ cat > $out <<'END'\n{SAMPLED}\nEND\nexit 0; }}\ntrap finish INT\n{LOOPING}")
+    source = run(StackSource(heard), server_of(os.getpid(), os.getpid()))
+    until(lambda: len(source.children()) == 2 and all(catches_interrupts(pid) for pid in source.children()))
+    assert not heard.all(StackSpans)
+    source.stop()
+    assert {spans.rank for spans in heard.all(StackSpans)} == {RankKey(0, 0, 0), RankKey(0, 1, 0)}
+    assert not source.children()
+
+
+@pytest.mark.parametrize(("asked", "rate_hz"), [(None, 10.0), (50.0, 50.0), (7.0, 7.0)])
+def test_where_few_cores_are_idle_ranks_are_sampled_less_unless_a_rate_was_asked_for(
+    asked: float | None, rate_hz: float, heard: Heard, pretend: Callable[[str], str],
+    run: Callable[[Source, Server], Source], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    lengths: list[float] = []
+    begun = Window.__init__
+
+    def noted(window: Window, binary: str, pid: int, hz: int, length_s: float) -> None:
+        lengths.append(length_s)
+        begun(window, binary, pid, hz, length_s)
+
+    monkeypatch.setattr(Window, "__init__", noted)
+    monkeypatch.setattr(stacks, "FIRST_WINDOW_S", 0.1)
+    pretend(f"finish() {{ cat > $out <<'END'\n{GOOD}\nEND\nexit 0; }}\ntrap finish INT\n{LOOPING}")
+    source = StackSource(heard, rate_hz=asked, room=Room(lambda _now_ns: 0.5))
+    run(source, server_of(*[os.getpid()] * 8))
+    until(lambda: any(length > LONG_WINDOW_S for length in lengths))
+    assert source.rate_hz == rate_hz
+
+
+def test_dumps_give_way_as_windows_do() -> None:
+    crowded = DumpSource(lambda record: None, room=Room(lambda _now_ns: 0.0))
+    free = DumpSource(lambda record: None, room=Room(lambda _now_ns: 64.0))
+    for source in (crowded, free):
+        source.update(server_of(os.getpid()))
+        source._next()
+        source.obey(DumpNow(1, KEY))
+        source.obey(DumpNow(1, KEY, cores=0.5))
+    paces = [[source._next()[1] for _ in range(2)] for source in (free, crowded)]
+    assert paces[0] == [stacks_dumps.BURST_CORES, 0.5]
+    assert paces[1] == [pytest.approx(stacks_dumps.BURST_CORES * LEAST_CORES / BUDGET_CORES), 0.5]
 
 
 def test_a_hanging_pyspy_is_killed_and_said(

@@ -14,12 +14,12 @@ def lived(
     dearer: float, seconds: int, spending: Spending | None = None, since: int = 0
 ) -> tuple[Spending, list[float]]:
     """A plan every two seconds, and windows that cost so many times what was planned; what was used, second by second."""
-    spending = Spending(BUDGET) if spending is None else spending
+    spending = Spending() if spending is None else spending
     planned, used = BUDGET, []
     for second in range(since, since + seconds):
         now = second * SECOND
         if second % 2 == 0:
-            planned = spending.to_plan(now)
+            planned = spending.to_plan(now, BUDGET)
         spending.add(now, planned * dearer)
         used.append(planned * dearer)
     return spending, used
@@ -37,10 +37,10 @@ def test_windows_dearer_than_their_model_come_back_to_the_budget_and_stay(dearer
 def test_nothing_is_cut_while_the_budget_holds_or_before_enough_was_seen() -> None:
     spending, used = lived(0.9, 60)
     assert {round(cores, 6) for cores in used} == {round(0.9 * BUDGET, 6)}
-    early = Spending(BUDGET)
+    early = Spending()
     early.add(0, 99.0)
     early.add(SECOND, 99.0)
-    assert early.to_plan(LOOK_BACK_NS - 1) == BUDGET
+    assert early.to_plan(LOOK_BACK_NS - 1, BUDGET) == BUDGET
     assert early.cores(LOOK_BACK_NS - 1) is None
     assert spending.cores(60 * SECOND) == pytest.approx(0.9 * BUDGET, rel=0.1)
 
@@ -54,4 +54,16 @@ def test_a_machine_that_is_free_again_gets_the_whole_budget_again() -> None:
 
 def test_something_is_always_left_to_plan_with() -> None:
     spending, _ = lived(50.0, 300)
-    assert spending.to_plan(300 * SECOND) == pytest.approx(LOWEST_SHARE * BUDGET)
+    assert spending.to_plan(300 * SECOND, BUDGET) == pytest.approx(LOWEST_SHARE * BUDGET)
+
+
+def test_a_budget_that_falls_is_obeyed_at_once_and_what_was_used_before_is_no_overspending() -> None:
+    spending, used = lived(1.0, 60)
+    planned = []
+    for second in range(60, 120):
+        if second % 2 == 0:
+            planned.append(spending.to_plan(second * SECOND, BUDGET / 4))
+        spending.add(second * SECOND, planned[-1])
+    assert used[-1] == pytest.approx(BUDGET)
+    assert planned[0] == pytest.approx(BUDGET / 4)
+    assert min(planned) > 0.9 * BUDGET / 4
