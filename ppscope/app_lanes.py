@@ -10,7 +10,7 @@ from ppscope.records import RankKey
 from ppscope.views import Cell
 
 SETTLED_NS = 5_000_000_000
-"""Sampling windows arrive two seconds late at most; older columns change no more, but for micro-batch numbers."""
+"""Behind what is drawn as now sampling windows bring nothing new; older columns change no more, but for micro-batch numbers."""
 
 WHOLE_EVERY_NS = 10_000_000_000
 """All columns are asked for again this often, for what was inferred later."""

@@ -58,4 +58,4 @@ class Feed(Protocol):
         """Why the stream ended, None while it runs."""
 
     def close(self) -> None:
-        """End the collector and wait until it has reaped its children; bounded to about two seconds."""
+        """End the collector and wait until it has reaped its children; bounded to about three seconds."""

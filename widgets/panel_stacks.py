@@ -35,7 +35,7 @@ def stacks_listing(
     """Trees of all threads. `closed` nodes hide their children; `text` keeps the branches that have it in a function or file."""
     if not threads:
         return Listing(
-            (Item((((f"  no stacks of {clean(title)} yet: the first window takes about two seconds", "dim"),),)),)
+            (Item((((f"  no stacks of {clean(title)} yet: the first window takes a few seconds", "dim"),),)),)
         )
     items: list[Item] = []
     for thread in threads:

@@ -35,7 +35,7 @@ class RecordStream(Protocol):
         """Pass a command to the collector."""
 
     def close(self) -> None:
-        """End the collector and wait, for about two seconds at most."""
+        """End the collector and wait, for about three seconds at most."""
 
 
 def collector_arguments(pid: int | None, rate_hz: float | None, gives_way: bool = False) -> list[str]:
@@ -171,7 +171,7 @@ class CollectorProcess:
             self._process.wait(1.0)
         # Its last words are still on their way through the reading thread.
         with self._news:
-            self._news.wait_for(lambda: self._eof, 1.0)
+            self._news.wait_for(lambda: self._eof, 0.5)
 
 
 class RecordedStream:

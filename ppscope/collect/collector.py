@@ -119,8 +119,7 @@ class Collector:
                     next_tick = max(next_tick + _TICK_S, time.monotonic() + _TICK_S / 2)
                     self._tick(tick)
                     children = [pid for source in self._sources for pid in source.children()]
-                    scarce = self._room.scarce_cores(time.monotonic_ns()) if self._room is not None else None
-                    self.emit(meter.read(children, self._sampled_hz(), scarce))
+                    self.emit(meter.read(children, self._lowest("rate_hz"), self._lowest("idle_cores")))
                     continue
                 if isinstance(command, Quit):
                     return "quit"
@@ -129,10 +128,10 @@ class Collector:
         finally:
             self._leave()
 
-    def _sampled_hz(self) -> float | None:
-        """The lowest rate at which stacks are sampled now, None before the first window."""
-        rates = [rate for source in self._sources if (rate := getattr(source, "rate_hz", None)) is not None]
-        return min(rates) if rates else None
+    def _lowest(self, figure: str) -> float | None:
+        """The lowest figure of this name among the sources that have one, None when none does."""
+        known = [value for source in self._sources if (value := getattr(source, figure, None)) is not None]
+        return min(known) if known else None
 
     def _obey(self, command: AnyCommand) -> None:
         if isinstance(command, Attach):

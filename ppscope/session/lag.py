@@ -1,10 +1,10 @@
-"""How far behind the present the sampled view is: windows of stacks arrive whole, a second or two late."""
+"""How far behind the present the sampled view is: windows of stacks arrive whole, two to five seconds late."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-_MAX_BEHIND_NS = 4_000_000_000
+_MAX_BEHIND_NS = 6_000_000_000
 _SHRINK_PER_SECOND = 0.1
 
 

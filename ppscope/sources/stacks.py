@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 from ppscope.records import AnyCommand, Rank, RankKey, Server, SetRate, StackSpans
 from ppscope.sources.base import Emit, Source
 from ppscope.sources.stacks_intern import StackTable, clean
-from ppscope.sources.stacks_plan import BUDGET_CORES, OVERLAP_S, START_S, RankLoad, Slot, plan, window_lengths_s
+from ppscope.sources.stacks_plan import (
+    BUDGET_CORES,
+    LONG_WINDOW_S,
+    OVERLAP_S,
+    START_S,
+    RankLoad,
+    Slot,
+    plan,
+    window_lengths_s,
+)
 from ppscope.sources.stacks_pyspy import MISSING, Trouble, find_pyspy, started_ticks, thread_count
 from ppscope.sources.stacks_room import Room
 from ppscope.sources.stacks_spending import Spending
@@ -20,6 +29,7 @@ DEFAULT_HZ = 50.0
 FIRST_WINDOW_S = 0.7
 MAX_OVERLAP_S = 0.6
 REPLAN_S = 2.0
+REAP_S = 1.2
 BACKOFF_S = (0.3, 1.0, 2.0, 5.0, 10.0, 30.0)
 MAX_OTHER_THREADS = 48
 _FOR_GOOD = ("gone",)
@@ -69,12 +79,15 @@ class StackSource(Source):
         self._spending = Spending()
         self.rate_hz: float | None = None
         """Lowest rate of the ranks sampled now, hertz; None before the first window."""
+        self.idle_cores: float | None = None
+        """Idle cores of the node where that lowers the rate; None elsewhere."""
         self._requested_hz = rate_hz
         self._lock = threading.Lock()
         self._server: Server | None = None
         self._sampled: dict[RankKey, _Sampled] = {}
         self._slots: dict[RankKey, Slot] = {}
         self._turn = 0
+        self._turn_ns = 0
         self._replan_ns = 0
         self._overlap_s = OVERLAP_S
         self._thread: threading.Thread | None = None
@@ -123,13 +136,19 @@ class StackSource(Source):
         except Exception as error:  # noqa: BLE001  a source fails alone and says so
             self.status("dead", f"stack sampling ended: {type(error).__name__}: {error}")
         finally:
-            left = [(sampled, window) for sampled in self._sampled.values() for window in sampled.running]
-            for sampled in self._sampled.values():
-                sampled.running.clear()
-            # A recording that ends holds its last seconds as well.
-            for (sampled, window), result in zip(left, reap_all([window for _, window in left], 0.5), strict=True):
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """End every window and tell what it has seen: a recording that ends holds its last seconds as well."""
+        left = [(sampled, window) for sampled in self._sampled.values() for window in sampled.running]
+        for sampled in self._sampled.values():
+            sampled.running.clear()
+        try:
+            for (sampled, window), result in zip(left, reap_all([window for _, window in left], REAP_S), strict=True):
                 if result.trouble is None:
                     self._send(sampled, window, result)
+        except Exception as error:  # noqa: BLE001  nobody is left to tell but the stream
+            self.status("dead", f"the last windows are lost: {type(error).__name__}: {error}")
 
     def _turn_round(self) -> None:
         assert self._selector is not None
@@ -171,8 +190,13 @@ class StackSource(Source):
         self._allowed_cores = self.budget_cores * (share if requested is None else 1.0)
         cores = self._spending.to_plan(now_ns, self._allowed_cores)
         self._slots = plan(loads, requested or DEFAULT_HZ, cores, self._turn, window_lengths_s(share))
-        self._turn += 1
+        if now_ns >= self._turn_ns:
+            # Not before the windows of this turn are over.
+            self._turn += 1
+            self._turn_ns = now_ns + int(LONG_WINDOW_S * 1e9)
         self.rate_hz = float(min(slot.rate_hz for slot in self._slots.values())) if self._slots else None
+        fewer = self.rate_hz is not None and self.rate_hz < int(requested or DEFAULT_HZ)
+        self.idle_cores = self._room.idle_cores(now_ns) if self._room is not None and share < 1.0 and fewer else None
 
     def _drive(self, sampled: _Sampled, now_ns: int) -> int:
         """Do what is due for a rank; returns when to come back."""
@@ -193,13 +217,14 @@ class StackSource(Source):
 
     def _fits(self, sampled: _Sampled, slot: Slot) -> bool:
         """Whether a rank may begin now: one whose turn has come waits until those before it have made room."""
-        if sampled.running or sampled.windows == 0:
-            return True
         running = [
             self._load(other).cores(window.rate_hz, window.length_s)
             for other in self._sampled.values()
             for window in other.running[-1:]
         ]
+        # One rank is always sampled, however dear it is.
+        if sampled.running or sampled.windows == 0 or not running:
+            return True
         return sum(running) + self._load(sampled).cores(slot.rate_hz, slot.window_s) <= 1.05 * self._allowed_cores
 
     @staticmethod

@@ -23,12 +23,16 @@ ATTEMPTS = 4
 TIMEOUT_S = 3.0
 MAX_BURST = 1000
 MAX_QUEUE = 5000
+MAX_WAITING = 200
+"""Dumps of bursts without a pace of their own that may wait."""
+LONGEST_S = 20.0
+"""Between two dumps, however dear they are."""
 
 OnFacts = Callable[[RankKey, "dict[str, int]"], None]
 
 
 class DumpSource(Source):
-    """One dump of each rank soon after attach, then one a second in rotation, and bursts on demand.
+    """One dump of each rank soon after attach, then one a second in rotation (fewer where there is little room), and bursts on demand.
 
     `rank_facts` holds per rank the integer arguments of `run_scheduler_process` (`gpu_id`, `pp_rank` …); `on_facts` is called from
     this source's thread when they are first learned or change.
@@ -79,10 +83,10 @@ class DumpSource(Source):
     def update(self, server: Server) -> None:
         """Go round these ranks from now on; a new process is dumped at once."""
         with self._wake:
-            for rank in sorted(server.ranks, key=lambda rank: rank.key):
+            for rank in sorted(server.ranks, key=lambda rank: rank.key, reverse=True):
                 known = self._ranks.get(rank.key)
                 if known is None or (known.pid, known.started_ticks) != (rank.pid, rank.started_ticks):
-                    self._queue.append((rank.key, FIRST_CORES))
+                    self._queue.appendleft((rank.key, FIRST_CORES))
                     self._failures.pop(rank.key, None)
             self._ranks = {rank.key: rank for rank in server.ranks}
             self._wake.notify_all()
@@ -95,6 +99,8 @@ class DumpSource(Source):
         with self._wake:
             cores = None if command.cores is None else min(max(command.cores, BUDGET_CORES), FIRST_CORES)
             wanted = [(key, cores) for key in sorted(self._ranks) if command.rank in (None, key)]
+            if cores is None and len(self._queue) >= MAX_WAITING:
+                return  # where there is little room a burst outlasts the wish for the next
             for _ in range(count):
                 self._queue.extend(wanted[: max(0, MAX_QUEUE - len(self._queue))])
             self._wake.notify_all()
@@ -115,7 +121,7 @@ class DumpSource(Source):
                 if cores is not None:
                     self._wait_s(cpu_s / cores - cpu_s)
                 else:
-                    self._pause(max(INTERVAL_S, cpu_s / (BUDGET_CORES * self._share())))
+                    self._pause(min(max(INTERVAL_S, cpu_s / (BUDGET_CORES * self._share())), LONGEST_S))
         except Exception as error:  # noqa: BLE001  a source fails alone and says so
             self.status("dead", f"dumps ended: {type(error).__name__}: {error}")
 
@@ -138,7 +144,7 @@ class DumpSource(Source):
             self._wake.wait_for(lambda: bool(self._queue) or self.stopping.is_set(), seconds)
 
     def _wait_s(self, seconds: float) -> None:
-        self.stopping.wait(min(max(seconds, 0.005), 2.0))
+        self.stopping.wait(min(max(seconds, 0.005), LONGEST_S))
 
     def _dump(self, rank: Rank) -> float:
         assert self._binary is not None

@@ -12,6 +12,7 @@ LONG_WINDOW_S = 4.0
 OVERLAP_S = 0.2
 MIN_HZ = 10
 REST_HZ = 20
+_OTHERS_EVERY = 4
 BUDGET_CORES = 0.34
 """Of the 0.38 core for all py-spy; the rest is for dumps."""
 
@@ -65,9 +66,9 @@ def plan(
 ) -> dict[RankKey, Slot]:
     """Slots of the ranks to sample now; a rank that is missing waits for a later `turn`.
 
-    The first tensor-parallel rank of each stage comes first and gets three quarters of the budget when there are others. Below
-    20 Hz windows get longer, since starting them is dear; rates fall to 10 Hz before ranks take turns; the others never get more
-    than 20 Hz.
+    The first tensor-parallel rank of each stage comes first and gets three quarters of the budget when there are others. Rates
+    fall to 10 Hz before ranks take turns; the others never get more than 20 Hz. Where the first ones leave less than one other
+    needs, every fourth turn is the others'.
     """
     first: dict[tuple[int, int], RankLoad] = {}
     for rank in sorted(ranks, key=lambda load: load.key):
@@ -79,6 +80,12 @@ def plan(
     slots = _share(leads, top, budget_cores * (0.75 if rest else 1.0), turn, lengths_s, at_least=1)
     used = sum(rank.cores(slots[rank.key].rate_hz, slots[rank.key].window_s) for rank in leads if rank.key in slots)
     ceiling = min([top, REST_HZ, *(slot.rate_hz for slot in slots.values())])
+    dearest = max((rank.cores(min(MIN_HZ, top), LONG_WINDOW_S) for rank in rest), default=0.0)
+    if rest and (len(slots) < len(leads) or budget_cores - used < dearest):
+        passed = (turn + 1) // _OTHERS_EVERY
+        if turn % _OTHERS_EVERY == _OTHERS_EVERY - 1:
+            return _share(rest, min(top, REST_HZ), budget_cores, passed - 1, lengths_s, at_least=1)
+        return _share(leads, top, budget_cores, turn - passed, lengths_s, at_least=1)
     return slots | _share(rest, ceiling, budget_cores - used, turn, lengths_s, at_least=0)
 
 
@@ -97,12 +104,14 @@ def _share(
     for window_s in lengths_s:
         starts = sum(rank.start_cores(window_s) for rank in ranks)
         rate = min(top_hz, int((cores - starts) / (per_hz * _stretch(window_s))))
-        if rate >= (lowest if window_s == LONG_WINDOW_S else min(REST_HZ, top_hz)):
+        if rate >= lowest:
             return {rank.key: Slot(rate, window_s) for rank in ranks}
     slots: dict[RankKey, Slot] = {}
     left = cores
+    # So many fit for certain; the next turn goes on behind them.
+    step = max(1, int(cores / max(rank.cores(lowest, LONG_WINDOW_S) for rank in ranks)))
     for offset in range(len(ranks)):
-        rank = ranks[(turn + offset) % len(ranks)]
+        rank = ranks[(turn * step + offset) % len(ranks)]
         cost = rank.cores(lowest, LONG_WINDOW_S)
         if cost > left and len(slots) >= at_least:
             break

@@ -44,7 +44,3 @@ class Room:
         """Share of every py-spy budget that may be used now, above 0 and at most 1; 1 while nothing is known."""
         idle = self.idle_cores(now_ns)
         return 1.0 if idle is None else min(max(IDLE_SHARE * idle, LEAST_CORES) / BUDGET_CORES, 1.0)
-
-    def scarce_cores(self, now_ns: int) -> float | None:
-        """Idle cores where they are so few that less is sampled; None elsewhere."""
-        return self.idle_cores(now_ns) if self.share(now_ns) < 1.0 else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 LOOK_BACK_NS = 12_000_000_000
+BOOKED_LATE_NS = 5_000_000_000
+"""A window is paid for when it ends; the longest last so long."""
 LOWEST_SHARE = 0.4
 _CUT = 0.5
 _RAISE = 0.03
@@ -38,12 +40,13 @@ class Spending:
 
     def to_plan(self, now_ns: int, budget_cores: float) -> float:
         """Cores to plan with now: the budget, less by as much as was overspent. To be asked every few seconds."""
-        while self._allowed and self._allowed[0][0] < now_ns - LOOK_BACK_NS:
+        while self._allowed and self._allowed[0][0] < now_ns - LOOK_BACK_NS - BOOKED_LATE_NS:
             self._allowed.popleft()
         used = self.cores(now_ns)
-        if used is not None and self._allowed:
-            # A budget that has just changed says nothing of what was used before.
-            allowed = sum(cores for _, cores in self._allowed) / len(self._allowed)
+        then = [cores for at_ns, cores in self._allowed if at_ns <= now_ns - BOOKED_LATE_NS]
+        if used is not None and then:
+            # What is booked now was used under the budget of then.
+            allowed = sum(then) / len(then)
             if used > allowed:
                 # By half of what is too much each time: what was seen is from before the last cut.
                 self._share = max(self._share * (1.0 - min(_CUT * (used / allowed - 1.0), 0.3)), LOWEST_SHARE)

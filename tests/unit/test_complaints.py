@@ -54,4 +54,5 @@ def test_its_own_cost_stands_in_the_header() -> None:
     assert "cost 0.38 core" in line
     stream.add(Cost(3, own_cores=0.1, children_cores=0.04, stack_rate_hz=10.0, idle_cores=0.84))
     session.poll()
-    assert "10 Hz, 0.8 cores idle" in text_of(title_line(session.screen().header, ("live", ""), 160))
+    for width in (80, 100, 120, 160):
+        assert "10 Hz, 0.8 cores idle" in text_of(title_line(session.screen().header, ("live", ""), width))

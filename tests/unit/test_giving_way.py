@@ -10,9 +10,11 @@ from click.testing import CliRunner
 
 from ppscope import emulator
 from ppscope.cli import main
-from ppscope.collect.collector import Collector
+from ppscope.collect.collector import Collector, _sources
+from ppscope.collect.observed import Observed
 from ppscope.commands import check, live, record, snapshot
 from ppscope.sources import stacks_dumps
+from ppscope.sources.stacks import StackSource
 from ppscope.sources.stacks_dumps import DumpSource
 from ppscope.sources.stacks_room import Room
 
@@ -72,7 +74,10 @@ def test_both_sources_that_run_py_spy_share_one_view_of_the_node() -> None:
     giving = Collector(told, told, None, gives_way=True)  # type: ignore[arg-type]
     staying = Collector(told, told, 50.0)  # type: ignore[arg-type]
     assert isinstance(giving._room, Room)
-    assert staying._room is None
+    for collector in (giving, staying):
+        sources = _sources(told.append, None, collector._room, Observed(), None)  # type: ignore[arg-type]
+        rooms = [source._room for source in sources if isinstance(source, StackSource | DumpSource)]
+        assert rooms == [collector._room] * 2
 
 
 def test_a_share_of_the_budget_slows_the_round_of_dumps(monkeypatch: pytest.MonkeyPatch) -> None:

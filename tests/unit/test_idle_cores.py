@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ class Node:
         self.idle(*[0.0] * cpus)
 
     def idle(self, *seconds: float) -> None:
-        rows = [f"cpu{cpu} 9 9 9 {int(idle * TICKS)} 0 9 9 0 0 0" for cpu, idle in enumerate(seconds)]
+        rows = [f"cpu{cpu} 9 9 9 {int((1000 + idle) * TICKS)} 0 9 9 0 0 0" for cpu, idle in enumerate(seconds)]
         text = "\n".join(["cpu 1 2 3 4 5 6 7 0 0 0", *rows, "intr 5 0", "btime 1", ""])
         (self.proc / "stat").write_text(text)
 
@@ -88,19 +89,31 @@ def test_without_the_kernels_counters_nothing_is_claimed(node: Node) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/pods/one", "/pods/one/leaf"])
-def test_the_tightest_limit_above_us_counts(node: Node, path: str) -> None:
+def test_a_limit_above_us_counts(node: Node, path: str) -> None:
     node.member(path)
+    limited = "" if path == "/" else "pods/one"
     node.limit("pods", "max", 0.0)
-    node.limit("" if path == "/" else "pods/one", "250000", 10.0)
+    node.limit(limited, "250000", 10.0)
     node.limit("pods/one/leaf", "800000", 0.0)
     cores = node.cores()
     cores.read(0)
     node.idle(2.0, 2.0, 2.0, 2.0)
-    node.limit("" if path == "/" else "pods/one", "250000", 13.0)
+    node.limit(limited, "250000", 13.0)
     assert cores.read(2 * SECOND) == pytest.approx(1.0), "2.5 cores allowed, 1.5 of them used"
     node.idle(4.0, 4.0, 4.0, 4.0)
-    node.limit("" if path == "/" else "pods/one", "250000", 19.0)
+    node.limit(limited, "250000", 19.0)
     assert cores.read(4 * SECOND) == 0.0, "throttled, whatever the node has left"
+
+
+def test_of_several_limits_the_one_that_leaves_least_counts(node: Node) -> None:
+    node.member("/pods/ours")
+    node.limit("pods", "800000", 0.0)
+    node.limit("pods/ours", "200000", 0.0)
+    cores = node.cores()
+    cores.read(0)
+    node.idle(2.0, 2.0, 2.0, 2.0)
+    node.limit("pods", "800000", 15.0)
+    assert cores.read(2 * SECOND) == pytest.approx(0.5), "ours is not used at all, the one above nearly is"
 
 
 @pytest.mark.parametrize("text", ["", "max\n", "a b\n", "1000 0\n"])
@@ -135,9 +148,14 @@ def test_lines_of_any_kind(lines: list[bytes]) -> None:
     assert seconds is not None or not whole
 
 
+def test_a_sandbox_that_counts_no_idle_time_is_not_called_busy() -> None:
+    assert idle_s([b"cpu0 0 0 0 0 0 0 0", b"cpu1 0 0 0 0 0 0 0"], {0, 1}) is None
+
+
 def test_this_machine_says_something() -> None:
     cores = idle_cores.IdleCores()
-    assert cores.read(0) is None
-    idle = cores.read(10**18)
+    assert cores.read(time.monotonic_ns()) is None
+    time.sleep(0.6)
+    idle = cores.read(time.monotonic_ns())
     assert idle is not None
     assert 0 <= idle <= len(os.sched_getaffinity(0))

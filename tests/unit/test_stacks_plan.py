@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,11 +88,21 @@ def test_a_low_request_is_obeyed(requested: float) -> None:
     assert {slot.rate_hz for slot in plan(loads(4), requested).values()} == {max(1, int(requested))}
 
 
-def test_windows_get_longer_before_the_rate_falls_below_twenty() -> None:
-    for cores in (0.34, 0.2, 0.12, 0.08, 0.05):
-        for slot in plan(loads(8, threads=20), 50, cores).values():
-            assert slot.window_s == (WINDOW_S if slot.rate_hz >= REST_HZ and cores > 0.12 else LONG_WINDOW_S)
-    assert {slot.window_s for slot in plan(loads(4), 5).values()} == {WINDOW_S}, "a low request alone lengthens nothing"
+@given(
+    stages=st.integers(1, 6), tp=st.integers(1, 4), threads=st.integers(1, 500), factor=st.floats(0.2, 5),
+    budget=st.floats(0.016, 0.34), dearer=st.floats(1, 4),
+)  # fmt: skip
+def test_every_rank_comes_to_its_turn_however_little_there_is(
+    stages: int, tp: int, threads: int, factor: float, budget: float, dearer: float
+) -> None:
+    ranks = [
+        replace(load, factor=factor * (dearer if place % 3 else 1.0))
+        for place, load in enumerate(loads(stages, tp, threads, factor))
+    ]
+    seen: set[RankKey] = set()
+    for turn in range(5 * len(ranks) + 8):
+        seen |= set(plan(ranks, 50, budget, turn, window_lengths_s(0.2)))
+    assert seen == {load.key for load in ranks}
 
 
 def test_where_there_is_little_room_windows_are_long_whatever_the_rate() -> None:

@@ -26,14 +26,14 @@ def test_where_cores_are_idle_or_nothing_is_known_the_whole_budget_may_be_used()
     for known in (None, BUDGET_CORES / IDLE_SHARE, 200.0):
         room = Room(Idle(known))
         assert room.share(0) == 1.0
-        assert room.scarce_cores(0) is None
+        assert room.idle_cores(0) == known
 
 
 @pytest.mark.parametrize("idle", [1.5, 3.0, 6.0])
 def test_a_small_part_of_the_idle_cores(idle: float) -> None:
     room = Room(Idle(idle))
     assert room.share(0) * BUDGET_CORES == pytest.approx(IDLE_SHARE * idle)
-    assert room.scarce_cores(0) == pytest.approx(idle)
+    assert room.idle_cores(0) == pytest.approx(idle)
 
 
 def test_where_nothing_is_idle_a_little_is_still_sampled() -> None:
@@ -47,13 +47,13 @@ def test_a_busy_moment_does_not_swing_it_and_all_sources_read_the_same() -> None
         for _ in range(5):
             room.share(second * SECOND)
     assert idle.asked == 4
-    assert room.scarce_cores(6 * SECOND) == pytest.approx(3.0)
+    assert room.idle_cores(6 * SECOND) == pytest.approx(3.0)
     for second in range(8, 30, 2):
         room.share(second * SECOND)
-    assert room.scarce_cores(30 * SECOND) == pytest.approx(0.0)
+    assert room.idle_cores(30 * SECOND) == pytest.approx(0.0)
 
 
 def test_a_reading_that_fails_keeps_what_is_known() -> None:
     room = Room(Idle(2.0, None))
     room.share(0)
-    assert room.scarce_cores(2 * SECOND) == pytest.approx(2.0)
+    assert room.idle_cores(2 * SECOND) == pytest.approx(2.0)

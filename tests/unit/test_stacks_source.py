@@ -29,7 +29,7 @@ from ppscope.records import (
     StackDef,
     StackSpans,
 )
-from ppscope.sources import stacks, stacks_dumps, stacks_windows
+from ppscope.sources import stacks, stacks_dumps, stacks_plan, stacks_windows
 from ppscope.sources.base import Source
 from ppscope.sources.stacks import StackSource, split_main
 from ppscope.sources.stacks_dump_run import run_dump
@@ -313,12 +313,15 @@ def test_ranks_that_do_not_fit_the_budget_are_all_seen_in_turn(
     run: Callable[[Source, Server], Source],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Also where not even one rank fits: sampling goes on, one after the other, again and again."""
     monkeypatch.setattr(stacks, "REPLAN_S", 0.1)
-    pretend(f"finish() {{ cat > $out <<'END'\n{GOOD}\nEND\nexit 0; }}\ntrap finish INT\n{LOOPING}")
-    source = StackSource(heard, budget_cores=0.001)
+    monkeypatch.setattr(stacks, "LONG_WINDOW_S", 0.1)
+    monkeypatch.setattr(stacks_plan, "LONG_WINDOW_S", 0.1)
+    pretend(f"finish() {{ cat > $out <<'END'\n{SAMPLED}\nEND\nexit 0; }}\ntrap finish INT\n{LOOPING}")
+    source = StackSource(heard, budget_cores=0.0001)
     run(source, server_of(*[os.getpid()] * 3))
-    everyone = {RankKey(0, pp, 0) for pp in range(3)}
-    until(lambda: {s.rank for s in heard.all(SourceStatus) if s.state == "ok"} == everyone)
+    everyone = [RankKey(0, pp, 0) for pp in range(3)]
+    until(lambda: all(sum(spans.rank == key for spans in heard.all(StackSpans)) >= 4 for key in everyone))
 
 
 def test_what_a_window_holds_when_all_ends_is_told(
@@ -357,6 +360,22 @@ def test_where_few_cores_are_idle_ranks_are_sampled_less_unless_a_rate_was_asked
     run(source, server_of(*[os.getpid()] * 8))
     until(lambda: any(length > LONG_WINDOW_S for length in lengths))
     assert source.rate_hz == rate_hz
+    assert source.idle_cores == (0.5 if asked is None else None), "only what is less than asked for is explained"
+
+
+def test_dumps_that_wait_do_not_pile_up_and_a_new_process_comes_first() -> None:
+    """A recording asks for forty every twenty seconds, and a busy node takes longer over them."""
+    source = DumpSource(lambda record: None, room=Room(lambda _now_ns: 0.0))
+    source.update(server_of(os.getpid()))
+    for _ in range(100):
+        for _ in range(40):
+            source.obey(DumpNow(1, KEY))
+    assert len(source._queue) <= stacks_dumps.MAX_WAITING
+    source.update(server_of(os.getpid(), os.getppid()))
+    firsts = [source._next() for _ in range(3)]
+    assert [rank.key.pp for rank, _ in firsts if rank is not None] == [1, 0, 0]
+    assert firsts[0][1] == firsts[1][1] == stacks_dumps.FIRST_CORES, "two processes, before what waits"
+    assert firsts[2][1] == pytest.approx(stacks_dumps.BURST_CORES * LEAST_CORES / BUDGET_CORES)
 
 
 def test_dumps_give_way_as_windows_do() -> None:

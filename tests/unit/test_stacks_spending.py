@@ -58,12 +58,15 @@ def test_something_is_always_left_to_plan_with() -> None:
 
 
 def test_a_budget_that_falls_is_obeyed_at_once_and_what_was_used_before_is_no_overspending() -> None:
-    spending, used = lived(1.0, 60)
-    planned = []
-    for second in range(60, 120):
+    spending = Spending()
+    planned: list[float] = []
+    for second in range(120):
+        budget = BUDGET if second < 60 else BUDGET / 8
         if second % 2 == 0:
-            planned.append(spending.to_plan(second * SECOND, BUDGET / 4))
-        spending.add(second * SECOND, planned[-1])
-    assert used[-1] == pytest.approx(BUDGET)
-    assert planned[0] == pytest.approx(BUDGET / 4)
-    assert min(planned) > 0.9 * BUDGET / 4
+            planned.append(spending.to_plan(second * SECOND, budget))
+        # A window is booked when it ends, four seconds after it was planned.
+        spending.add(second * SECOND, planned[max(len(planned) - 3, 0)])
+    assert planned[29] == pytest.approx(BUDGET)
+    assert planned[30] == pytest.approx(BUDGET / 8)
+    assert min(planned) > 0.8 * BUDGET / 8
+    assert planned[-1] == pytest.approx(BUDGET / 8)
