@@ -195,7 +195,7 @@ class StackSource(Source):
             self._turn += 1
             self._turn_ns = now_ns + int(LONG_WINDOW_S * 1e9)
         self.rate_hz = float(min(slot.rate_hz for slot in self._slots.values())) if self._slots else None
-        fewer = self.rate_hz is not None and self.rate_hz < int(requested or DEFAULT_HZ)
+        fewer = requested is None and self.rate_hz is not None and self.rate_hz < DEFAULT_HZ
         self.idle_cores = self._room.idle_cores(now_ns) if self._room is not None and share < 1.0 and fewer else None
 
     def _drive(self, sampled: _Sampled, now_ns: int) -> int:
