@@ -1,6 +1,6 @@
 """How much of its budget py-spy may use: all of it where cores are idle, less where the target needs nearly all of them.
 
-A sampler on a core of its own costs the target nothing. Where it must share one, a pipeline feels it twice: the stage that is
+A sampler on a core of its own costs the target little. Where it must share one, a pipeline feels it twice: the stage that is
 held up, and those that wait for it.
 """
 
