@@ -26,7 +26,7 @@ def title_line(header: Header, state: Span, width: int) -> Line:
         parts.append((1, ("emulated GPUs", "warn")))
     right_parts: list[tuple[int, Span]] = [
         # That the node is busy is worth more room than the rate alone.
-        (5 if header.idle_cores is None else 2, (_rate(header), "dim")),
+        (5 if header.idle_cores is None else 1, (_rate(header), "dim")),
         (4, (f"cost {number(header.cost_cores, 'core', 2)}", "dim")),
     ]
     for level in range(6, -1, -1):

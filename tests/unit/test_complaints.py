@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ppscope.records import Cost, GpuDevice, GpuSample, Hello, RankKey, Server
@@ -54,5 +55,10 @@ def test_its_own_cost_stands_in_the_header() -> None:
     assert "cost 0.38 core" in line
     stream.add(Cost(3, own_cores=0.1, children_cores=0.04, stack_rate_hz=10.0, idle_cores=0.84))
     session.poll()
-    for width in (80, 100, 120, 160):
-        assert "10 Hz, 0.8 cores idle" in text_of(title_line(session.screen().header, ("live", ""), width))
+    header = session.screen().header
+    usual = msgspec.structs.replace(
+        header, model="moonshotai/Kimi-K2-Instruct", layout="PP8×TP1", host="gpu-node-017", emulated=True
+    )
+    for shown, widths in ((header, (80, 100)), (usual, (100, 120, 160))):
+        for width in widths:
+            assert "10 Hz, 0.8 cores idle" in text_of(title_line(shown, ("live", ""), width))
