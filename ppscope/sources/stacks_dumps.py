@@ -144,7 +144,12 @@ class DumpSource(Source):
             self._wake.wait_for(lambda: bool(self._queue) or self.stopping.is_set(), seconds)
 
     def _wait_s(self, seconds: float) -> None:
-        self.stopping.wait(min(max(seconds, 0.005), LONGEST_S))
+        """Sleep between two dumps of a burst, but not past a new process."""
+        with self._wake:
+            self._wake.wait_for(
+                lambda: self.stopping.is_set() or (bool(self._queue) and self._queue[0][1] == FIRST_CORES),
+                min(max(seconds, 0.005), LONGEST_S),
+            )
 
     def _dump(self, rank: Rank) -> float:
         assert self._binary is not None

@@ -381,6 +381,15 @@ def test_dumps_that_wait_do_not_pile_up_and_a_new_process_comes_first() -> None:
     assert firsts[2][1] == pytest.approx(stacks_dumps.BURST_CORES * LEAST_CORES / BUDGET_CORES)
 
 
+def test_a_new_process_does_not_wait_for_the_pace_of_a_burst() -> None:
+    source = DumpSource(lambda record: None)
+    waiting = threading.Thread(target=source._wait_s, args=(stacks_dumps.LONGEST_S,), daemon=True)
+    waiting.start()
+    source.update(server_of(os.getpid()))
+    waiting.join(stacks_dumps.LONGEST_S / 2)
+    assert not waiting.is_alive()
+
+
 def test_dumps_give_way_as_windows_do() -> None:
     crowded = DumpSource(lambda record: None, room=Room(lambda _now_ns: 0.0))
     free = DumpSource(lambda record: None, room=Room(lambda _now_ns: 64.0))
