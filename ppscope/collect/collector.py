@@ -37,7 +37,7 @@ from ppscope.records import (
 )
 from ppscope.sources.base import Emit, Source
 from ppscope.sources.idle_cores import IdleCores
-from ppscope.sources.stacks_room import Room
+from ppscope.sources.stacks_room import FREE, Room
 from ppscope.target.errors import AttachError
 from ppscope.target.found import Found
 from ppscope.target.processes import find_servers, resolve, still_there
@@ -58,7 +58,7 @@ class Collector:
         self._writer = writer
         self._commands = commands
         self._rate_hz = rate_hz
-        self._room = Room(IdleCores().read) if gives_way else None
+        self._room = Room(IdleCores().read) if gives_way else FREE
         self._sources: list[Source] = []
         self._found: Found | None = None
         self._observed = Observed()
@@ -191,7 +191,7 @@ def _differs(old: Server, new: Server) -> bool:
     return any(getattr(old, name) != getattr(new, name) for name in Server.__struct_fields__ if name != "at_ns")
 
 
-def _sources(emit: Emit, rate_hz: float | None, room: Room | None, observed: Observed, found: Found) -> list[Source]:
+def _sources(emit: Emit, rate_hz: float | None, room: Room, observed: Observed, found: Found) -> list[Source]:
     from ppscope.sources.burst import BurstSource
     from ppscope.sources.gpu import GpuSource
     from ppscope.sources.host import HostSource

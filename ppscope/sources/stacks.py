@@ -21,7 +21,7 @@ from ppscope.sources.stacks_plan import (
     window_lengths_s,
 )
 from ppscope.sources.stacks_pyspy import MISSING, Trouble, find_pyspy, started_ticks, thread_count
-from ppscope.sources.stacks_room import Room
+from ppscope.sources.stacks_room import FREE, Room
 from ppscope.sources.stacks_spending import Spending
 from ppscope.sources.stacks_windows import Result, ThreadSpans, Window, clip, reap_all, sound
 
@@ -69,7 +69,7 @@ class StackSource(Source):
         table: StackTable | None = None,
         rate_hz: float | None = None,
         budget_cores: float = BUDGET_CORES,
-        room: Room | None = None,
+        room: Room = FREE,
     ) -> None:
         super().__init__(emit)
         self.table = table if table is not None else StackTable(emit)
@@ -185,7 +185,7 @@ class StackSource(Source):
         for sampled in self._sampled.values():
             sampled.threads = thread_count(sampled.rank.pid) or sampled.threads
         loads = [self._load(sampled) for sampled in self._sampled.values() if not sampled.ended]
-        share = 1.0 if self._room is None else self._room.share(now_ns)
+        share = self._room.share(now_ns)
         # A rate that was asked for is kept; the windows are still as long as where there is little room.
         self._allowed_cores = self.budget_cores * (share if requested is None else 1.0)
         cores = self._spending.to_plan(now_ns, self._allowed_cores)
@@ -196,7 +196,7 @@ class StackSource(Source):
             self._turn_ns = now_ns + int(LONG_WINDOW_S * 1e9)
         self.rate_hz = float(min(slot.rate_hz for slot in self._slots.values())) if self._slots else None
         fewer = requested is None and self.rate_hz is not None and self.rate_hz < DEFAULT_HZ
-        self.idle_cores = self._room.idle_cores(now_ns) if self._room is not None and share < 1.0 and fewer else None
+        self.idle_cores = self._room.idle_cores(now_ns) if share < 1.0 and fewer else None
 
     def _drive(self, sampled: _Sampled, now_ns: int) -> int:
         """Do what is due for a rank; returns when to come back."""

@@ -13,7 +13,7 @@ from ppscope.sources.stacks_dump_parse import DumpError, LoopFacts, parse_dump
 from ppscope.sources.stacks_dump_run import run_dump
 from ppscope.sources.stacks_intern import StackTable
 from ppscope.sources.stacks_pyspy import MISSING, Trouble, explain, find_pyspy, started_ticks
-from ppscope.sources.stacks_room import Room
+from ppscope.sources.stacks_room import FREE, Room
 
 INTERVAL_S = 1.0
 BUDGET_CORES = 0.03
@@ -45,7 +45,7 @@ class DumpSource(Source):
         emit: Emit,
         table: StackTable | None = None,
         on_facts: OnFacts | None = None,
-        room: Room | None = None,
+        room: Room = FREE,
     ) -> None:
         super().__init__(emit)
         self._room = room
@@ -136,7 +136,7 @@ class DumpSource(Source):
             return (self._ranks[well[self._turn % len(well)]] if well else None), None
 
     def _share(self) -> float:
-        return 1.0 if self._room is None else self._room.share(time.monotonic_ns())
+        return self._room.share(time.monotonic_ns())
 
     def _pause(self, seconds: float) -> None:
         """Sleep, but not past a request for a burst."""

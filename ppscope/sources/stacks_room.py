@@ -44,3 +44,7 @@ class Room:
         """Share of every py-spy budget that may be used now, above 0 and at most 1; 1 while nothing is known."""
         idle = self.idle_cores(now_ns)
         return 1.0 if idle is None else min(max(IDLE_SHARE * idle, LEAST_CORES) / BUDGET_CORES, 1.0)
+
+
+FREE = Room(lambda _now_ns: None)
+"""Where nobody gives way: the whole of every budget."""

@@ -16,7 +16,7 @@ from ppscope.commands import check, live, record, snapshot
 from ppscope.sources import stacks_dumps
 from ppscope.sources.stacks import StackSource
 from ppscope.sources.stacks_dumps import DumpSource
-from ppscope.sources.stacks_room import Room
+from ppscope.sources.stacks_room import FREE, Room
 
 
 class Started(Exception):
@@ -73,7 +73,8 @@ def test_both_sources_that_run_py_spy_share_one_view_of_the_node() -> None:
     told: list[object] = []
     giving = Collector(told, told, None, gives_way=True)  # type: ignore[arg-type]
     staying = Collector(told, told, 50.0)  # type: ignore[arg-type]
-    assert isinstance(giving._room, Room)
+    assert giving._room is not FREE
+    assert staying._room is FREE
     for collector in (giving, staying):
         sources = _sources(told.append, None, collector._room, Observed(), None)  # type: ignore[arg-type]
         rooms = [source._room for source in sources if isinstance(source, StackSource | DumpSource)]
