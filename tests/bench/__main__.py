@@ -3,7 +3,7 @@
     python -m tests.bench [--quick] [--only PART …] [-o docs/bench.md]
 
 A part whose peer or server is absent says so and leaves its cells empty. What a part gave is kept in build/bench, so that one part can
-be measured anew and joins the table of the others. A whole run takes about half an hour, and means something only on a machine that
+be measured anew and joins the table of the others. A whole run takes about an hour, and means something only on a machine that
 does nothing else.
 """
 
@@ -27,8 +27,8 @@ KEPT = ROOT / "build" / "bench"
 def parts(quick: bool, python: str) -> dict[str, Callable[[], Measured]]:
     """Every part, in the order of the table."""
     return {
-        "server": lambda: shared_cores(3 if quick else 9, 8.0),
-        "spare-core": lambda: spare_core(3 if quick else 9, 8.0),
+        "server": lambda: shared_cores((5, 3) if quick else (50, 10), 4.0),
+        "spare-core": lambda: spare_core((5, 3) if quick else (100, 8), 4.0),
         **{name: partial(part, quick) for name, part in screens.PARTS.items()},
         "view64": lambda: ranks64.view(1.0 if quick else 10.0),
         "trace": lambda: trace.reading(100 if quick else 250, 1 if quick else 2, python),

@@ -91,11 +91,28 @@ def nvitop(server: EmulatedServer | None) -> Peer | str:
 
 
 @contextmanager
-def watched(peer: Peer) -> Iterator[int]:
+def watched(peer: Peer) -> Iterator[list[int]]:
     """A peer with a screen, in a terminal; gives its pid."""
     with TimedTerminal(peer.command, peer.env) as terminal:
-        yield terminal.process.pid
+        yield [terminal.process.pid]
         terminal.leave(peer.leave)
+
+
+@contextmanager
+def looping(cores: float) -> Iterator[list[int]]:
+    """A loop that computes for so many cores at idle priority, a fiftieth of a second at a time; gives its pid."""
+    code = (
+        "import os, sys, time; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
+        "while True:\n"
+        "    began, until = time.monotonic(), time.thread_time() + 0.02 * float(sys.argv[1])\n"
+        "    while time.thread_time() < until: pass\n"
+        "    time.sleep(max(0.0, 0.02 - (time.monotonic() - began)))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(cores)]) as process:
+        try:
+            yield [process.pid]
+        finally:
+            process.kill()
 
 
 @contextmanager
@@ -117,9 +134,7 @@ def recorded(stages: list[int]) -> Iterator[list[int]]:
 
 
 @contextmanager
-def topped(stages: list[int]) -> Iterator[None]:
-    """One `py-spy top` a stage."""
+def topped(stages: list[int]) -> Iterator[list[int]]:
+    """One `py-spy top` a stage; gives their pids."""
     with ExitStack() as stack:
-        for pid in stages:
-            stack.enter_context(watched(pyspy_top(pid)))
-        yield
+        yield [pid for stage in stages for pid in stack.enter_context(watched(pyspy_top(stage)))]

@@ -1,10 +1,11 @@
-"""CPU time and memory of a process and everything below it."""
+"""CPU time and memory of a process and everything below it, and how it is held."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -55,6 +56,23 @@ def tree_mib(pid: int) -> float:
             continue
         total += sum(int(kib) for kib in re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE))
     return total / 1024
+
+
+def hold(pids: list[int]) -> None:
+    """Stop what we started, parents before the children they may start meanwhile."""
+    held: set[int] = set()
+    while fresh := [process for pid in pids for process in tree(pid) if process.pid not in held]:
+        for process in fresh:
+            held.add(process.pid)
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+
+def let_go(pids: list[int]) -> None:
+    """Let it run again, children before parents."""
+    for process in reversed([process for pid in pids for process in tree(pid)]):
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 class Usage:
