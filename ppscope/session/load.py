@@ -16,9 +16,6 @@ _TRUST = ("metrics", "loads", "server_info", "log")
 _TRUST_THROUGHPUT = ("metrics", "log", "server_info", "loads")
 """0.5.23's `/v1/loads` says 0.0 tok/s under load for as long as the slot at hand has not logged; its own log is right."""
 _FRESH_NS = {"metrics": 5_000_000_000, "loads": 8_000_000_000, "server_info": 30_000_000_000, "log": 30_000_000_000}
-_LATE = 2
-_LATEST_NS = 60_000_000_000
-"""A source that is asked seldom, for a dear page, is fresh until twice its last pause, up to a minute."""
 _PASSES = "sglang:cuda_graph_passes_total"
 _HISTORY = 600
 _BATCHES_NS = 60_000_000_000
@@ -37,7 +34,6 @@ class LoadState:
 
     def __init__(self) -> None:
         self._whole: dict[str, LoadSample] = {}
-        self._apart_ns: dict[str, int] = {}
         self._stages: dict[tuple[str, int], LoadSample] = {}
         self.history: deque[LoadSample] = deque(maxlen=_HISTORY)
         self.batches: deque[BatchLog] = deque(maxlen=2048)
@@ -49,8 +45,6 @@ class LoadState:
     def add(self, sample: LoadSample) -> None:
         """Take in a load reading."""
         if sample.stage is None:
-            before = self._whole.get(sample.source)
-            self._apart_ns[sample.source] = 0 if before is None else sample.at_ns - before.at_ns
             self._whole[sample.source] = sample
             self.history.append(sample)
         else:
@@ -81,14 +75,10 @@ class LoadState:
         recent = [share for at_ns, share in points if points[-1][0] - at_ns <= _LARGEST_NS]
         return sum(recent) / len(recent)
 
-    def _is_fresh(self, sample: LoadSample, now_ns: int) -> bool:
-        apart_ns = min(_LATE * self._apart_ns.get(sample.source, 0), _LATEST_NS)
-        return now_ns - sample.at_ns <= max(_FRESH_NS.get(sample.source, 0), apart_ns)
-
     def _best(self, field: str, now_ns: int) -> tuple[float | int | None, str | None]:
         for source in _TRUST_THROUGHPUT if field == "tokens_per_s" else _TRUST:
             sample = self._whole.get(source)
-            if sample is None or not self._is_fresh(sample, now_ns):
+            if sample is None or now_ns - sample.at_ns > _FRESH_NS[source]:
                 continue
             value = getattr(sample, field)
             if value is not None:
@@ -168,7 +158,7 @@ class LoadState:
         for sample in reversed(self.history):
             if sample.queued is None:
                 continue
-            if sample.queued == 0 or (since is None and not self._is_fresh(sample, now_ns)):
+            if sample.queued == 0 or (since is None and now_ns - sample.at_ns > _FRESH_NS.get(sample.source, 0)):
                 break
             since = sample.at_ns
         return since

@@ -39,16 +39,21 @@ class RecordedSession(Session):
         news = self._stream.drain()
         with no_collection():
             for record in news:
-                self._take(record)
                 if isinstance(record, LoadSample):
                     self._remember_load(record.at_ns)
+                self._take(record)
+            if news and self._history_ns:
+                self._remember_load(self.now_ns() + 1)
         return bool(news)
 
-    def _remember_load(self, at_ns: int) -> None:
-        if at_ns - self._history_ns >= _SECOND:
+    def _remember_load(self, until_ns: int) -> None:
+        """Note the load of every second before this instant, as a live view does: samples come seldom."""
+        first_ns = max(self._history_ns + _SECOND, until_ns - _HISTORY_S * _SECOND) if self._history_ns else until_ns
+        for at_ns in range(first_ns, until_ns, _SECOND):
             load = self.load.view(at_ns, self.settings.integer("decode_log_interval"))
             self._history.append((load.tokens_per_s, load.running, load.queued))
             self._history_ns = at_ns
+        self._history_ns = self._history_ns or until_ns - _SECOND
 
     def judge(self) -> None:
         """Work out the findings."""

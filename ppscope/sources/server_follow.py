@@ -17,6 +17,7 @@ RETRY_S = 5.0
 MOVED_EVERY_S = 10.0
 QUARTER_NS = 900 * 1_000_000_000
 SLACK_NS = 3 * 1_000_000_000
+METRICS_FRESH_NS = 5 * 1_000_000_000
 
 
 class LogWorker(Worker):
@@ -112,7 +113,8 @@ class LogWorker(Worker):
             if record is None:
                 continue
             self.desk.emit(record)
-            if isinstance(record, BatchLog) and at_ns > self.desk.metrics_until_ns:
+            metrics_ns = self.desk.metrics_ok_ns
+            if isinstance(record, BatchLog) and (metrics_ns is None or at_ns - metrics_ns > METRICS_FRESH_NS):
                 for sample in self._load.update(record, self.desk.server.pp_size):
                     self.desk.emit(sample)
 

@@ -25,8 +25,8 @@ class Desk:
         self.keys = keys
         self.server = server
         self.version: str | None = server.version
-        self.metrics_until_ns = 0
-        """Until when the load that `/metrics` gave is the last word; the log's own is not sent beside it."""
+        self.metrics_ok_ns: int | None = None
+        """When `/metrics` last gave a load; the log's own is not sent beside it."""
         self.log_followed = False
         self._client: HttpClient | None = None
         self._lock = threading.Lock()

@@ -27,8 +27,8 @@ KEPT = ROOT / "build" / "bench"
 def parts(quick: bool, python: str) -> dict[str, Callable[[], Measured]]:
     """Every part, in the order of the table."""
     return {
-        "server": lambda: shared_cores((5, 3) if quick else (50, 10), 4.0),
-        "spare-core": lambda: spare_core((5, 3) if quick else (100, 8), 4.0),
+        "server": lambda: shared_cores((5, 3) if quick else (20, 3)),
+        "spare-core": lambda: spare_core((5, 3) if quick else (40, 3)),
         **{name: partial(part, quick) for name, part in screens.PARTS.items()},
         "view64": lambda: ranks64.view(1.0 if quick else 10.0),
         "trace": lambda: trace.reading(100 if quick else 250, 1 if quick else 2, python),

@@ -2,8 +2,8 @@
 
 Each program is started once and then held (SIGSTOP) and let go in turn: every slice beside it is held against the slices before and
 after it. The machine is now faster and now slower for seconds to minutes; slices this near to each other see the same of it, and
-there are ten times as many in an hour as with a start for each. What is let go catches up, so that it takes more CPU meanwhile than
-when it runs all the time (both are told): the ratio is too low rather than too high.
+there are ten times as many in an hour as with a start for each. It is held for less than the three seconds after which ppscope gives
+a late py-spy up; what it takes when let go and when it runs all the time are both told.
 
 The geometric mean of the ratios and its 95 % interval (bootstrap) are given for tokens a second, and for tokens a CPU second of the
 schedulers. Requests fill the two slots alike (`--pp-max-micro-batch-size`) and have different lengths: else chance puts five into one
@@ -36,10 +36,15 @@ from tests.shared import KIT
 OURS = "ppscope"
 ASKED = "ppscope --rate 50"
 LOOP = "a loop"
-SETTLE_S = 15.0
+SLEEPER = "one that sleeps"
+ROUNDS = 2
+SETTLE_S = 12.0
+PEER_SETTLE_S = 5.0
 """A program that was just started reads symbols and settings; the first ten seconds of ppscope cost twice what the others do."""
-STEADY_S = 10.0
+STEADY_S = 5.0
 CATCH_UP_S = 1.0
+HELD_S = 2.4
+BESIDE_S = 5.0
 CLIENTS = 8
 SERVER = "--enable-metrics --pp-max-micro-batch-size 4"
 LOOP_CORES = 0.17
@@ -70,10 +75,12 @@ def tokens(server: SglangServer) -> float:
 
 def measure_slice(server: SglangServer, seconds: float) -> Slice:
     """Throughput over a slice."""
-    tokens_before, cpu_before, before = tokens(server), scheduler_cpu_s(server), time.monotonic()
+    before, tokens_before, cpu_before = time.monotonic(), tokens(server), scheduler_cpu_s(server)
+    before = (before + time.monotonic()) / 2
     time.sleep(seconds)
-    made = tokens(server) - tokens_before
-    return made / (time.monotonic() - before), made / max(scheduler_cpu_s(server) - cpu_before, 1e-9)
+    after, made = time.monotonic(), tokens(server) - tokens_before
+    after = (after + time.monotonic()) / 2
+    return made / (after - before), made / max(scheduler_cpu_s(server) - cpu_before, 1e-9)
 
 
 def interval(logs: list[float]) -> tuple[float, float, float]:
@@ -97,43 +104,52 @@ def arms(server: SglangServer, *ours: str) -> tuple[dict[str, Arm], list[str]]:
     absent = [gpu] if isinstance(gpu, str) else []
     if not isinstance(gpu, str):
         found["nvitop"] = lambda: watched(gpu)
-    found[LOOP] = lambda: looping(LOOP_CORES)
+    found |= {LOOP: lambda: looping(LOOP_CORES), SLEEPER: lambda: looping(0.0)}
     return found, absent
 
 
 class Slices:
     """Slices of one loaded server beside a program and without: the ratios, and the cores the program took."""
 
-    def __init__(self, server: SglangServer, seconds: float) -> None:
+    def __init__(self, server: SglangServer) -> None:
         self.server = server
-        self.seconds = seconds
         self.ratios: dict[str, list[Slice]] = {}
-        self.cores: dict[str, tuple[float, float]] = {}
+        self.cores: dict[str, tuple[list[float], list[float]]] = {}
         """Running all the time, and while let go."""
         self.notes: list[str] = []
 
-    def _slice(self, pids: list[int], with_it: bool) -> tuple[Slice, float]:
-        (let_go if with_it else hold)(pids)
+    def _beside(self, pids: list[int]) -> tuple[Slice, float]:
+        let_go(pids)
         time.sleep(CATCH_UP_S)
         used, before = sum(map(tree_cpu_s, pids)), time.monotonic()
-        result = measure_slice(self.server, self.seconds)
-        return result, (sum(map(tree_cpu_s, pids)) - used) / (time.monotonic() - before)
+        result = measure_slice(self.server, BESIDE_S)
+        taken = sum(map(tree_cpu_s, pids)) - used
+        if any(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE for pid in pids):
+            raise RuntimeError("a program ended while it was measured")
+        return result, taken / (time.monotonic() - before)
+
+    def _without(self, pids: list[int]) -> Slice:
+        hold(pids)
+        return measure_slice(self.server, HELD_S)
 
     def run(self, name: str, arm: Arm, pairs: int) -> None:
         """Measure so many slices beside a program, each between two without."""
+        ratios = self.ratios.setdefault(name, [])
+        steady, going = self.cores.setdefault(name, ([], []))
         with arm() as pids:
-            time.sleep(SETTLE_S)
-            used, before = sum(map(tree_cpu_s, pids)), time.monotonic()
+            time.sleep(SETTLE_S if name in (OURS, ASKED) else PEER_SETTLE_S)
+            used, began = sum(map(tree_cpu_s, pids)), time.monotonic()
             time.sleep(STEADY_S)
-            steady = (sum(map(tree_cpu_s, pids)) - used) / (time.monotonic() - before)
+            steady.append((sum(map(tree_cpu_s, pids)) - used) / (time.monotonic() - began))
             try:
-                slices = [self._slice(pids, bool(number % 2)) for number in range(2 * pairs + 1)]
+                before = self._without(pids)
+                for _ in range(pairs):
+                    (beside, taken), after = self._beside(pids), self._without(pids)
+                    ratios.append(ratio(beside, before, after))
+                    going.append(taken)
+                    before = after
             finally:
                 let_go(pids)
-        self.cores[name] = steady, statistics.fmean(cores for _, cores in slices[1::2])
-        self.ratios[name] = [
-            ratio(slices[at][0], slices[at - 1][0], slices[at + 1][0]) for at in range(1, len(slices), 2)
-        ]
 
     def said(self, name: str, figure: int) -> str:
         """Ratio and interval beside a program."""
@@ -181,13 +197,14 @@ def kept_off(cores: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, usual)
 
 
-def measured(server: SglangServer, pairs: tuple[int, int], seconds: float, *ours: str) -> Slices:
-    """The slices of a server under load: `pairs` beside ppscope, and beside each other program."""
-    slices = Slices(server, seconds)
+def measured(server: SglangServer, pairs: tuple[int, int], *ours: str) -> Slices:
+    """The slices of a server under load: `pairs` a round beside ppscope, and beside each other program."""
+    slices = Slices(server)
     with asked(server):
         found, slices.notes = arms(server, *ours)
-        for name, arm in found.items():
-            slices.run(name, arm, pairs[0] if name == OURS else pairs[1])
+        for _ in range(ROUNDS):
+            for name, arm in found.items():
+                slices.run(name, arm, pairs[0] if name == OURS else pairs[1])
     return slices
 
 
@@ -200,7 +217,10 @@ def rows(slices: Slices, where: str) -> list[Row]:
         found.append(Row(f"{name}, with ÷ without, {where}", slices.said(OURS, figure), "0.99", beside))
         if ASKED in slices.ratios:
             found.append(Row(f"the same, `{ASKED}`, {where}", slices.said(ASKED, figure)))
-    taken = {name: f"{steady:.2f} / {let_go:.2f}" for name, (steady, let_go) in slices.cores.items()}
+    taken = {
+        name: f"{statistics.fmean(steady):.2f} / {statistics.fmean(going):.2f}"
+        for name, (steady, going) in slices.cores.items()
+    }
     cores = taken[OURS] + (f"; `{ASKED}` {taken[ASKED]}" if ASKED in taken else "")
     beside = {name: taken[name] for name in others}
     found.append(Row(f"cores it takes, running all the time / let go for a slice, {where}", cores, beside=beside))
@@ -209,23 +229,21 @@ def rows(slices: Slices, where: str) -> list[Row]:
 
 def note(slices: Slices, where: str) -> list[str]:
     """How it was measured."""
-    how = (
-        f"slices of {slices.seconds:.0f} s, each beside a program between two while it is held; mean and 95 % interval."
-    )
-    narrow = "Neighbouring pairs share a slice, so the intervals are up to an eighth too narrow."
+    how = f"slices of {BESIDE_S:.0f} s beside a program, each between two of {HELD_S} s while it is held, in {ROUNDS} rounds;"
+    narrow = "mean and 95 % interval (bootstrap; neighbouring pairs share a slice: an eighth too narrow, of ten pairs a third)."
     loop = f"The loop computes for {LOOP_CORES} core at idle priority (SCHED_IDLE) and touches nothing of the server's."
     return [f"Real SGLang 0.5.23, PP 2, on CPU, {CLIENTS} clients; {where}; {how} {narrow} {loop}", *slices.notes]
 
 
-def shared_cores(pairs: tuple[int, int], seconds: float) -> Measured:
+def shared_cores(pairs: tuple[int, int]) -> Measured:
     """The server uses every core there is, and ppscope gives way."""
     _require_kit()
     with running(ServerSpec(pp=2, extra=SERVER)) as server:
-        slices = measured(server, pairs, seconds, OURS, ASKED)
+        slices = measured(server, pairs, OURS, ASKED)
     return Measured(rows(slices, "no core to spare"), note(slices, "everything shares all cores"))
 
 
-def spare_core(pairs: tuple[int, int], seconds: float) -> Measured:
+def spare_core(pairs: tuple[int, int]) -> Measured:
     """The server has one core and all else has the others, as on a GPU node, where most cores are idle and ppscope need not give way."""
     _require_kit()
     cores = sorted(os.sched_getaffinity(0))
@@ -233,7 +251,7 @@ def spare_core(pairs: tuple[int, int], seconds: float) -> Measured:
         raise Skip("there is one core only")
     spec = ServerSpec(pp=2, extra=SERVER, launch_prefix=f"taskset -c {cores[0]}")
     with running(spec) as server, kept_off({cores[0]}):
-        slices = measured(server, pairs, seconds, "undeterred")
+        slices = measured(server, pairs, "undeterred")
     return Measured(rows(slices, "a core to spare"), note(slices, "the server on one core, all else on the others"))
 
 
