@@ -112,6 +112,9 @@ class Intake:
         if self.server is None or self.server.launcher_pid != record.launcher_pid:
             self.states.clear()
             self.sources.clear()
+            if self.server is not None:
+                self.load.forget()
+                self.settings.forget()
             self.started_ns = self.load.since_ns = self._newest_ns
             self.rules = RulesState()
             self.bursts = BurstState(self._table.styles)

@@ -24,7 +24,8 @@ _LARGEST_NS = 10_000_000_000
 _LINES = 4
 _READINGS = 5
 _POINTS = 32
-_OCCUPANCY_NS = 30_000_000_000
+_OCCUPANCY_NS = 40_000_000_000
+"""An unchanged series comes with the first page after thirty seconds (ChangedOnly)."""
 _GAP_NS = 10_000_000_000
 _LEAST_NS = 5_000_000_000
 
@@ -33,6 +34,10 @@ class LoadState:
     """Keeps the last word of each source about the whole server, and per stage where they say it."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: what another server said says nothing of this one."""
         self._whole: dict[str, LoadSample] = {}
         self._stages: dict[tuple[str, int], LoadSample] = {}
         self.history: deque[LoadSample] = deque(maxlen=_HISTORY)

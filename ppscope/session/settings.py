@@ -26,6 +26,10 @@ class SettingsState:
     """Keeps the last word on settings, and the log lines and metrics that show what graphs do."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: what another server was asked, resolved and logged says nothing of this one."""
         self._by_origin: dict[str, Settings] = {}
         self.notes: deque[LogNote] = deque(maxlen=200)
         self._metrics: deque[Metric] = deque(maxlen=_METRICS_KEPT)

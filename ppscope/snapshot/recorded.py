@@ -37,13 +37,15 @@ class RecordedSession(Session):
     def poll(self) -> bool:
         """Take in the records."""
         news = self._stream.drain()
+        until_ns = 0
         with no_collection():
             for record in news:
                 if isinstance(record, LoadSample):
-                    self._remember_load(record.at_ns)
+                    until_ns = record.at_ns
+                    self._remember_load(until_ns)
                 self._take(record)
-            if news and self._history_ns:
-                self._remember_load(self.now_ns() + 1)
+            if self._history_ns:
+                self._remember_load(max(until_ns, self.now_ns()) + 1)
         return bool(news)
 
     def _remember_load(self, until_ns: int) -> None:

@@ -22,7 +22,7 @@ _Place = tuple[int, int]
 
 
 class LoadMeter:
-    """Turns successive `/metrics` pages into LoadSamples; rates are over the last three seconds of the token counter."""
+    """Turns successive `/metrics` pages into LoadSamples; rates are of the token counter over three seconds, or since the last page."""
 
     def __init__(self) -> None:
         self._history: deque[tuple[int, dict[_Place, tuple[float, float]]]] = deque()

@@ -1,0 +1,50 @@
+"""What one server said is not told of the next one that the same session attaches to."""
+
+from __future__ import annotations
+
+import pytest
+
+from ppscope.records import BatchLog, LoadSample, LogNote, Metric, Settings
+from tests.unit.test_session_troubles import SECOND, START, Live, server
+
+AT = START + SECOND
+SAID = (
+    Settings(AT, "requested", {"disable_cuda_graph": True, "cuda_graph_max_bs": 7}),
+    Settings(AT, "resolved", {"disable_cuda_graph": True, "cuda_graph_max_bs": 7}),
+    LoadSample(AT, "metrics", running=3, queued=4, tokens_per_s=5.0, in_flight=7),
+    LoadSample(AT, "log", running=3, queued=4, tokens_per_s=5.0),
+    BatchLog(AT, AT, "decode", None, 0, None, running=3, queued=4, tokens_per_s=5.0, graph=False),
+    Metric(AT, "sglang:cuda_graph_passes_total", (("mode", "decode_none"), ("pp_rank", "0")), 1.0),
+    Metric(AT + SECOND, "sglang:cuda_graph_passes_total", (("mode", "decode_none"), ("pp_rank", "0")), 9.0),
+    LogNote(AT, "graph_disabled", "Disable cuda graph because of a test"),
+)
+
+
+@pytest.fixture
+def live() -> Live:
+    live = Live(*SAID)
+    live.now_ns = AT + SECOND
+    return live
+
+
+def test_settings_and_load_of_a_server_are_not_those_of_the_next(live: Live) -> None:
+    live.say(server(90))
+    fresh = Live(pid=90)
+    fresh.now_ns = live.now_ns
+    fresh.say(server(90))
+    seen, wanted = live.session.screen(), fresh.session.screen()
+    assert seen.settings == wanted.settings
+    assert seen.header.load == wanted.header.load
+    assert seen.header.load.tokens_per_s is None
+    assert live.session.settings.notes == fresh.session.settings.notes
+    assert live.session.load.passes_since(START) == {}
+    assert live.session.load.recent_batches(live.now_ns) == []
+
+
+def test_the_same_server_told_anew_keeps_them(live: Live) -> None:
+    before = live.session.screen()
+    live.say(server(50, stages=4))
+    after = live.session.screen()
+    assert after.settings == before.settings
+    assert after.header.load == before.header.load
+    assert after.header.load.tokens_per_s == 5.0
