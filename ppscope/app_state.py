@@ -50,6 +50,7 @@ class State:
         self._cursor_key: tuple[int, int, RankKey | None] | None = None
         self._history: deque[tuple[float | None, float | None, float | None]] = deque(maxlen=HISTORY_S)
         self._history_ns = 0
+        self._history_of = 0
         self._layout_rows()
 
     # What there is.
@@ -127,6 +128,10 @@ class State:
                 self._on_gpu.discard(rank)
 
     def _remember_load(self) -> None:
+        if self.screen.header.launcher_pid != self._history_of:
+            self._history_of = self.screen.header.launcher_pid
+            self._history.clear()
+            self.lanes.forget()
         if self.now_ns - self._history_ns >= SECOND or not self._history:
             load = self.screen.header.load
             self._history.append((load.tokens_per_s, load.running, load.queued))

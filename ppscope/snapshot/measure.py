@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -14,6 +15,7 @@ from ppscope.snapshot.pack import records_of
 from ppscope.whole import whole
 
 Json = dict[str, Any]
+_READING_NS = 10_000_000_000
 
 
 class Measures(msgspec.Struct, frozen=True):
@@ -152,12 +154,20 @@ def _forward_share(view: Json, lane: Json) -> float | None:
 
 
 def _throughput(records: Iterable[AnyRecord], load: Json) -> float | None:
+    """Mean over time: a reading counts for the time since the one before, for `/metrics` is read more often at first."""
     seen = [
-        record.tokens_per_s
+        (record.at_ns, record.tokens_per_s)
         for record in records
-        if isinstance(record, LoadSample) and record.stage is None and record.source == load["source"]
+        if isinstance(record, LoadSample)
+        and record.stage is None
+        and record.source == load["source"]
+        and record.tokens_per_s is not None
     ]
-    mean = _mean(seen)
+    spans = [(min(max(at - before, 0), _READING_NS), rate) for (before, _), (at, rate) in pairwise(seen)]
+    whole_ns = sum(span for span, _ in spans)
+    if whole_ns:
+        return sum(span * rate for span, rate in spans) / whole_ns
+    mean = _mean(rate for _, rate in seen)
     return mean if mean is not None else load["tokens_per_s"]
 
 

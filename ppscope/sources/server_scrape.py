@@ -17,7 +17,7 @@ EARLY = 10
 TIMES, CHEAP_TIMES = 20, 200
 """So many times as long as a page takes it is not asked for again, whatever it costs, and as long as that keeps the load fresh."""
 FRESH_S = 3.5
-"""A page that often is always the last word: the load of a page holds for five seconds (session/load.py)."""
+"""Pages that often are each the last word until the next: the load of one holds for five seconds (session/load.py)."""
 READ_S = 3.0
 PAGE_LIMIT = 8 << 20
 ABSENT_EVERY_S = 60.0
@@ -40,8 +40,8 @@ class Pace:
         self._took_s.append(took_s)
         self._pages += 1
         cost_s = min(self._took_s)
-        gentle_s = min(CHEAP_TIMES * cost_s, FRESH_S) if self._pages > EARLY else 0.0
-        return min(max(EVERY_S - took_s, gentle_s, TIMES * cost_s), SLOWEST_S)
+        gentle_s = min(CHEAP_TIMES * cost_s, FRESH_S - took_s) if self._pages > EARLY else 0.0
+        return min(max(EVERY_S - took_s, gentle_s, TIMES * cost_s, 0.1), SLOWEST_S)
 
 
 class MetricsWorker(Worker):

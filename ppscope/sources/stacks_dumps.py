@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import deque
@@ -27,6 +28,8 @@ MAX_WAITING = 200
 """Dumps of bursts without a pace of their own that may wait."""
 LONGEST_S = 20.0
 """Between two dumps, however dear they are."""
+UNEVEN = (0.5, 1.5)
+"""Times the usual wait between dumps: at an even pace they may fall in with the loop and meet some of its slots only."""
 
 OnFacts = Callable[[RankKey, "dict[str, int]"], None]
 
@@ -57,6 +60,7 @@ class DumpSource(Source):
         self._queue: deque[tuple[RankKey, float | None]] = deque()
         """Ranks to dump next, and the cores that dumping them in a row may take: None for what the node has room for."""
         self._turn = 0
+        self._chance = random.Random()
         self._failures: dict[RankKey, int] = {}
         self._child: int | None = None
         self._thread: threading.Thread | None = None
@@ -102,6 +106,7 @@ class DumpSource(Source):
             if cores is None and len(self._queue) >= MAX_WAITING:
                 return  # where there is little room a burst outlasts the wish for the next
             for _ in range(count):
+                self._chance.shuffle(wanted)
                 self._queue.extend(wanted[: max(0, MAX_QUEUE - len(self._queue))])
             self._wake.notify_all()
 
@@ -117,11 +122,11 @@ class DumpSource(Source):
                 if rank is None:
                     self._pause(INTERVAL_S)
                     continue
-                cpu_s = self._dump(rank)
+                cpu_s, uneven = self._dump(rank), self._chance.uniform(*UNEVEN)
                 if cores is not None:
-                    self._wait_s(cpu_s / cores - cpu_s)
+                    self._wait_s((cpu_s / cores - cpu_s) * uneven)
                 else:
-                    self._pause(min(max(INTERVAL_S, cpu_s / (BUDGET_CORES * self._share())), LONGEST_S))
+                    self._pause(min(max(INTERVAL_S, cpu_s / (BUDGET_CORES * self._share())) * uneven, LONGEST_S))
         except Exception as error:  # noqa: BLE001  a source fails alone and says so
             self.status("dead", f"dumps ended: {type(error).__name__}: {error}")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from ppscope.app_lanes import Lanes
+from ppscope.app_state import State
 from ppscope.app_window import ZOOM_NS, Window
 from ppscope.keys import KEYS
 from ppscope.records import RankKey
@@ -193,3 +195,16 @@ def test_the_help_says_all_of_itself_in_any_width(width: int, look: Look) -> Non
         "where phases are told apart by more than colour, no word of it"
     )
     assert "…" not in texts[0] + texts[1]
+
+
+def test_the_load_of_one_server_is_not_drawn_for_the_next() -> None:
+    feed = FakeFeed()
+    state = State(feed)
+    for _ in range(3):
+        state.refresh()
+        feed.at_ns += SECOND
+    assert len(state.history.tokens_per_s) == 3
+    header = msgspec.structs.replace(feed.base.header, launcher_pid=4343)
+    feed.base = msgspec.structs.replace(feed.base, header=header)
+    state.refresh()
+    assert len(state.history.tokens_per_s) == 1

@@ -27,7 +27,7 @@ from ppscope.snapshot.compare import compare_documents
 from ppscope.snapshot.compare_text import to_text
 from ppscope.snapshot.comparison import to_json
 from ppscope.snapshot.document import build
-from ppscope.snapshot.measure import measure
+from ppscope.snapshot.measure import _throughput, measure
 from ppscope.snapshot.write import page
 from tests.recordings import MS, SECOND, START_NS, WAIT, head, probe_second, recording, second
 
@@ -284,3 +284,18 @@ def test_unknown_is_none() -> None:
         measured.power_w,
         measured.requests,
     ] == [None] * 7
+
+
+def test_throughput_is_a_mean_over_time_not_over_readings() -> None:
+    """`/metrics` is read every second at first and then every few: ten seconds at 10 and thirty-five at 20 tokens a second."""
+    times = [*range(11), *(10 + 3.5 * number for number in range(1, 11))]
+    records = [
+        LoadSample(int(at * SECOND), "metrics", tokens_per_s=10.0 if number <= 10 else 20.0)
+        for number, at in enumerate(times)
+    ]
+    load = {"source": "metrics", "tokens_per_s": None}
+    assert _throughput(records, load) == pytest.approx((10 * 10 + 35 * 20) / 45)
+    assert _throughput(records[:1], load) == 10.0
+    silent = [*records[:11], LoadSample(3_610 * SECOND, "metrics", tokens_per_s=20.0)]
+    assert _throughput(silent, load) == pytest.approx(15.0), "an hour without a reading is not an hour of the next one"
+    assert _throughput([], load) is None

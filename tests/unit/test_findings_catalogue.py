@@ -378,3 +378,23 @@ def test_a_serial_pipeline_is_never_said_to_fill_more_than_half(case: str) -> No
     found = re.search(r"sit in ≈?(?:\d+–)?(\d+) of (\d+)", summary)
     assert found is not None, summary
     assert 2 * int(found[1]) <= max(int(found[2]), 2)
+
+
+@pytest.mark.parametrize(
+    ("running", "queued", "in_flight", "wanted"),
+    [
+        (64, 0, 64, 8),
+        (64, 1, 64, 8),
+        (64, 1, 65, 9),
+        (64, 16, None, 10),
+        (64, 0, 63, 8),
+        (64, 16, 8, 10),
+    ],
+)
+def test_a_request_that_takes_the_place_of_another_is_not_counted_twice(
+    running: int, queued: int, in_flight: int | None, wanted: int
+) -> None:
+    """In the last row a request carries eight prompts, so that open requests say nothing of the load."""
+    of = evidence(**{**SERIAL, "load": load(running, queued), "in_flight": in_flight, "micro_batch": 64.0})
+    finding = next(finding for finding in judge(of) if finding.id == "pipeline.serial")
+    assert f"--pp-max-micro-batch-size {wanted} " in finding.remedy
