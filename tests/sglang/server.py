@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.shared import KIT
 
 HOME = Path(os.environ.get("SGLANG_CPU_HOME", Path.home() / ".cache" / "sglang-cpu"))
+_PORTS = range(15_000, 25_000)
+"""Below those that the kernel gives to connections (32,768 on): one of them may be taken while the server still loads.
 
-
-_HIGHEST_PORT = 55_535
-"""0.5.15 puts its gRPC port 10 000 above the HTTP port and refuses one beyond 65 535."""
+0.5.15 puts its gRPC port 10 000 above the HTTP port and refuses one beyond 65 535.
+"""
 
 
 class ServerSpec(NamedTuple):
@@ -33,10 +35,9 @@ class ServerSpec(NamedTuple):
 
 def _free_port() -> int:
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port <= _HIGHEST_PORT:
+        port = random.SystemRandom().choice(_PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
             return port
 
 
