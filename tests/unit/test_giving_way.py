@@ -94,6 +94,7 @@ def test_a_share_of_the_budget_slows_the_round_of_dumps(monkeypatch: pytest.Monk
             source.stopping.set()
 
         monkeypatch.setattr(source, "_pause", paused)
+        monkeypatch.setattr(source._chance, "uniform", lambda low, high: (low + high) / 2)
         source._run()
     assert pauses[0] == pytest.approx(0.03 / stacks_dumps.BUDGET_CORES)
     assert pauses[1] > 5 * pauses[0]
