@@ -70,6 +70,7 @@ def test_a_dear_dump_makes_the_next_wait_longer(
     monkeypatch.setattr(stacks_dumps, "find_pyspy", lambda: "py-spy")
     monkeypatch.setattr(stacks_dumps, "run_dump", lambda *_: DumpOutput(b"", b"", 1, 0, 0, cpu_s))
     monkeypatch.setattr(DumpSource, "_pause", pause)
+    monkeypatch.setattr(stacks_dumps, "UNEVEN", (1.0, 1.0))
     run(DumpSource(ignore))
     assert eventually(lambda: bool(pauses))
     assert pauses[0] == pytest.approx(pause_s)
