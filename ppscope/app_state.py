@@ -50,7 +50,7 @@ class State:
         self._cursor_key: tuple[int, int, RankKey | None] | None = None
         self._history: deque[tuple[float | None, float | None, float | None]] = deque(maxlen=HISTORY_S)
         self._history_ns = 0
-        self._history_of = 0
+        self._server = self.screen.header.launcher_pid
         self._layout_rows()
 
     # What there is.
@@ -101,6 +101,10 @@ class State:
             if not 0 < self.now_ns - self._figures_ns < FIGURES_NS:
                 self._figures_ns = self.now_ns
                 self.screen = self.feed.screen()
+            if self.screen.header.launcher_pid != self._server:
+                self._server = self.screen.header.launcher_pid
+                self._history.clear()
+                self.lanes.forget()
             self._remember_load()
         self.window.follow(self.extent)
         self._layout_rows()
@@ -128,10 +132,6 @@ class State:
                 self._on_gpu.discard(rank)
 
     def _remember_load(self) -> None:
-        if self.screen.header.launcher_pid != self._history_of:
-            self._history_of = self.screen.header.launcher_pid
-            self._history.clear()
-            self.lanes.forget()
         if self.now_ns - self._history_ns >= SECOND or not self._history:
             load = self.screen.header.load
             self._history.append((load.tokens_per_s, load.running, load.queued))

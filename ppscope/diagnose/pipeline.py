@@ -10,6 +10,7 @@ from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.layers import VARIABLE, balanced_split
 from ppscope.diagnose.occupancy import in_words, likely
 from ppscope.diagnose.predict import predicted
+from ppscope.diagnose.running import wanting
 from ppscope.diagnose.whatif import Change
 from ppscope.views import Finding, Occupancy
 
@@ -88,17 +89,6 @@ def _where(found: Occupancy, mean: float) -> str:
     return f"≈{low}" if low >= high else f"≈{low}–{high}"
 
 
-def _requests(evidence: Evidence, running: int, queued: int) -> int:
-    """Requests that want a slot: one that waits for its first pass while another ends is in `queued`, and that one still in `running`.
-
-    So they are no more than are open at the HTTP server, where these are requests of one prompt (`estimate_running`).
-    """
-    open_now = evidence.in_flight
-    if open_now is None or (evidence.micro_batch is not None and open_now < evidence.micro_batch - 0.5):
-        return running + queued
-    return max(running, min(running + queued, open_now))
-
-
 def serial(evidence: Evidence) -> Finding | None:
     """Requests enough for every slot sit in few of them, so the stages take turns."""
     slots, mean = evidence.occupancy.slots, evidence.occupancy.mean
@@ -106,7 +96,7 @@ def serial(evidence: Evidence) -> Finding | None:
         return None
     running = evidence.load.running or evidence.running_at_least or slots
     queued = evidence.load.queued or 0
-    wanted = math.ceil(_requests(evidence, running, queued) / slots)
+    wanted = math.ceil(wanting(running, queued, evidence.in_flight, evidence.micro_batch) / slots)
     limit = say.number(evidence, "pp_max_micro_batch_size")
     lines = [_occupied(evidence)]
     if evidence.slot_samples and evidence.occupancy.provenance == "sampled":

@@ -20,6 +20,21 @@ class Running(NamedTuple):
     estimate: int | None
 
 
+def counts_requests(in_flight: int | None, micro_batch: float | None) -> bool:
+    """Whether open HTTP requests are the requests that run and wait: not where one carries several prompts."""
+    return in_flight is not None and (micro_batch is None or in_flight >= micro_batch - 0.5)
+
+
+def wanting(running: int, queued: int, in_flight: int | None, micro_batch: float | None) -> int:
+    """Requests that want a slot: no more than are open, where these count.
+
+    One that waits for its first pass while another ends is in `queued`, and that other one still in `running`.
+    """
+    if in_flight is None or not counts_requests(in_flight, micro_batch):
+        return running + queued
+    return max(running, min(running + queued, in_flight))
+
+
 def estimate_running(
     occupied: float | None,
     micro_batch: float | None,
@@ -39,7 +54,7 @@ def estimate_running(
         value for value in (open_now, largest, None if micro_batch is None else round(micro_batch)) if value is not None
     ]
     at_least = max(lower, default=None)
-    if open_now is not None and (micro_batch is None or open_now >= micro_batch - 0.5):
+    if counts_requests(open_now, micro_batch):
         return Running(at_least, open_now)
     if occupied is None or micro_batch is None:
         return Running(at_least, None)
@@ -53,7 +68,7 @@ def most_running(occupied: Occupancy, micro_batch: float | None, in_flight_most:
     `in_flight_most` is the largest number of open HTTP requests of those seconds: clients that ask anew as soon as they are answered
     leave a gap in between, and the reading that falls into it is not the load.
     """
-    if in_flight_most is not None and (micro_batch is None or in_flight_most >= micro_batch - 0.5):
+    if counts_requests(in_flight_most, micro_batch):
         return in_flight_most
     between = likely(occupied)
     return None if between is None or micro_batch is None else round(math.floor(between[1]) * micro_batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 import msgspec
@@ -31,7 +32,7 @@ class RecordedSession(Session):
         if interned is not None:
             self.interned = interned
         self._verdicts: tuple[Finding, ...] = ()
-        self._history: list[tuple[float | None, float | None, float | None]] = []
+        self._history: deque[tuple[float | None, float | None, float | None]] = deque(maxlen=_HISTORY_S)
         self._history_ns = 0
 
     def poll(self) -> bool:
@@ -71,7 +72,7 @@ class RecordedSession(Session):
 
     def screen(self) -> Screen:
         """Everything the main screen draws."""
-        history = tuple(self._history[-_HISTORY_S:])
+        history = tuple(self._history)
         return msgspec.structs.replace(super().screen(), findings=self._verdicts, load_history=history)
 
 

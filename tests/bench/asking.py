@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
+from http.client import HTTPException
 
 TOKENS = (384, 768)
 """From the third of a context of 2,048 on; eight of these fit into the kit's 8,192 tokens."""
@@ -28,7 +29,7 @@ def ask(url: str, chance: random.Random) -> None:
         try:
             with urllib.request.urlopen(request, timeout=120) as answer:
                 answer.read()
-        except OSError:
+        except (OSError, HTTPException):
             time.sleep(0.5)
         tokens = chance.randint(*TOKENS)
 

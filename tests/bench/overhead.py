@@ -3,7 +3,7 @@
 Each program is started once and then held (SIGSTOP) and let go in turn: every slice beside it is held against the slices before and
 after it. The machine is now faster and now slower for seconds to minutes; slices this near to each other see the same of it, and
 there are ten times as many in an hour as with a start for each. It is held for less than the three seconds after which ppscope gives
-a late py-spy up; what it takes when let go and when it runs all the time are both told. Every slice holds one page of `/metrics`
+a late py-spy up; what it takes when let go and soon after its start are both told. Every slice holds one page of `/metrics`
 for the count of tokens, 17 ms of the server's CPU: where the server has one core, that lifts the ratio by 0.3 %.
 
 The geometric mean of the ratios and its 95 % interval (bootstrap) are given for tokens a second, and for tokens a CPU second of the

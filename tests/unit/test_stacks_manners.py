@@ -74,3 +74,30 @@ def test_a_dear_dump_makes_the_next_wait_longer(
     run(DumpSource(ignore))
     assert eventually(lambda: bool(pauses))
     assert pauses[0] == pytest.approx(pause_s)
+
+
+def test_dumps_do_not_fall_in_with_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one order and at one pace they travelled with a micro-batch from stage to stage, and met its slot only."""
+    source = DumpSource(ignore)
+    source.update(server_of(*[os.getpid()] * 4))
+    source._queue.clear()
+    source.obey(DumpNow(40, cores=1.0))
+    asked = [key.pp for key, _ in source._queue]
+    rounds = [tuple(asked[at : at + 4]) for at in range(0, len(asked), 4)]
+    assert {tuple(sorted(of)) for of in rounds} == {(0, 1, 2, 3)}, "every stage once a round"
+    assert len(set(rounds)) > 5
+    waits: list[float] = []
+
+    def wait(source: DumpSource, seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 150:
+            source.stopping.set()
+
+    monkeypatch.setattr(DumpSource, "_dump", lambda _source, _rank: 0.1)
+    monkeypatch.setattr(DumpSource, "_wait_s", wait)
+    monkeypatch.setattr(DumpSource, "_next", lambda source: (object(), 0.5))
+    source._run()
+    low, high = stacks_dumps.UNEVEN
+    assert all(0.1 * low <= wait_s <= 0.1 * high for wait_s in waits)
+    assert len(set(waits)) > 100
+    assert sum(waits) / len(waits) == pytest.approx(0.1 * (low + high) / 2, rel=0.15)
