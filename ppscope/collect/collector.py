@@ -49,6 +49,23 @@ _CLOCK_TICKS = 30
 _ENDED = ("gone", "zombie", "pid_reused")
 
 
+class Door:
+    """Where the sources of one server hand in their records; once closed it takes none: they would pass for the next server's."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._closed = False
+
+    def __call__(self, record: AnyRecord) -> None:
+        """Pass a record on."""
+        if not self._closed:
+            self._emit(record)
+
+    def close(self) -> None:
+        """Take nothing any more."""
+        self._closed = True
+
+
 class Collector:
     """Owns the sources of one server at a time; `run` returns when the view leaves or nothing is left to see."""
 
@@ -60,6 +77,7 @@ class Collector:
         self._rate_hz = rate_hz
         self._room = Room(IdleCores().read) if gives_way else FREE
         self._sources: list[Source] = []
+        self._door = Door(self.emit)
         self._found: Found | None = None
         self._observed = Observed()
         self._server: Server | None = None
@@ -82,7 +100,8 @@ class Collector:
         self._candidates = None
         self._announce(time.monotonic_ns())
         assert self._server is not None
-        self._sources = _sources(self.emit, self._rate_hz, self._room, self._observed, found)
+        self._door = Door(self.emit)
+        self._sources = _sources(self._door, self._rate_hz, self._room, self._observed, found)
         for source in self._sources:
             source.start(self._server)
 
@@ -102,6 +121,7 @@ class Collector:
         deadline = time.monotonic() + 2.0
         for thread in stopping:
             thread.join(max(deadline - time.monotonic(), 0.05))
+        self._door.close()
         self._sources = []
         self._server = None
 

@@ -46,8 +46,8 @@ class Source(ABC):
         return ()
 
     def status(self, state: str, message: str = "", remedy: str = "", rank: RankKey | None = None) -> None:
-        """Say how the source is doing, once per change."""
-        if self._said.get(rank) == (state, message):
+        """Say how the source is doing, once per change, and nothing once it is stopped: what `stop` cuts off is no trouble."""
+        if self.stopping.is_set() or self._said.get(rank) == (state, message):
             return
         self._said[rank] = (state, message)
         self.emit(SourceStatus(self.name, time.monotonic_ns(), state, message, remedy, rank))

@@ -38,8 +38,8 @@ class Desk:
         self.version = server.version or self.version
 
     def say(self, name: str, state: str, message: str = "", remedy: str = "") -> None:
-        """Say how `name` (`http`, `metrics`, `log`) is doing, once per change."""
-        if self._said.get(name) != (state, message):
+        """Say how `name` (`http`, `metrics`, `log`) is doing, once per change; an answer that `close` cut off is no news."""
+        if not self.stopping.is_set() and self._said.get(name) != (state, message):
             self._said[name] = (state, message)
             self.emit(SourceStatus(name, time.monotonic_ns(), state, message, remedy))
 

@@ -286,7 +286,7 @@ class StackSource(Source):
         if trouble.kind in _FOR_GOOD:
             sampled.ended = True
         passing = trouble.kind == "transient" and sampled.failures < 3
-        if not passing and not self.stopping.is_set():
+        if not passing:
             state = "degraded" if trouble.kind in ("transient", "hung") else "dead"
             self.status(state, trouble.message, trouble.remedy, sampled.rank.key)
 

@@ -335,3 +335,4 @@ def test_stopping_does_not_wait_for_a_request_that_hangs(watch: Watch) -> None:
         watched.source.stop()
         assert eventually(lambda: not any(thread.name.startswith("ppscope-") for thread in threading.enumerate()))
         assert not server.released.is_set()
+        assert watched.statuses("http") == watched.statuses("metrics") == [], "an answer that we cut is no trouble"

@@ -12,7 +12,8 @@ import pytest
 
 from ppscope.collect import collector as collector_module
 from ppscope.collect.collector import Collector
-from ppscope.records import AnyRecord, Clock, ServerGone
+from ppscope.records import AnyRecord, Clock, Server, ServerGone, SourceStatus
+from ppscope.sources.base import Emit, Source
 from ppscope.target.found import Found
 from ppscope.target.processes import find_servers
 from tests.unit.fake_proc import FakeProc
@@ -77,3 +78,39 @@ def test_the_likeliest_successor_comes_first_however_they_are_found(
         assert isinstance(gone, ServerGone)
         assert gone.launcher_pid == old.launcher_pid
         assert [pid for pid, _ in gone.candidates] == [found.launcher_pid for found in wanted]
+
+
+class Straggler(Source):
+    """Has something to say after it was told to stop."""
+
+    name = "straggler"
+
+    def start(self, server: Server) -> None:
+        self.emit(Clock(server.launcher_pid, 1))
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def speak_late(self) -> None:
+        self.status("degraded", "cut off")
+        self.emit(Clock(0, 1))
+
+
+def test_what_the_sources_of_a_server_that_was_left_say_late_is_not_the_next_servers(
+    old: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, made = Writer(), []
+
+    def sources(emit: Emit, *_: object) -> list[Source]:
+        made.append(Straggler(emit))
+        return [made[-1]]
+
+    monkeypatch.setattr(collector_module, "_sources", sources)
+    monkeypatch.setattr(collector_module, "resolve", lambda pid: replace(old, launcher_pid=pid))
+    collector = Collector(writer, queue.Queue(), 50.0)  # type: ignore[arg-type]
+    collector.attach(100)
+    collector.attach(200)
+    made[0].speak_late()
+    made[1].emit(Clock(300, 1))
+    assert [record.mono_ns for record in writer.said if isinstance(record, Clock)] == [100, 200, 300]
+    assert not [record for record in writer.said if isinstance(record, SourceStatus)]
