@@ -36,6 +36,17 @@ def _user_of(pid: int) -> int | None:
     return None
 
 
+def _walk(root: str, parts: tuple[str, ...]) -> int:
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in parts:
+        try:
+            deeper = os.open(part, _DIRECTORY, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = deeper
+    return folder
+
+
 def open_folder(rank: Rank, parts: tuple[str, ...] = SHM, root: str | None = None) -> int:
     """Descriptor of the private folder in the rank's own mount namespace. Raises NoProbeError and RefusedError.
 
@@ -47,11 +58,7 @@ def open_folder(rank: Rank, parts: tuple[str, ...] = SHM, root: str | None = Non
     name = layout.FOLDER.format(uid=uid)
     where = "/" + "/".join((*parts, name))
     try:
-        folder = os.open(root or f"/proc/{rank.pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for part in (*parts, name):
-            deeper = os.open(part, _DIRECTORY, dir_fd=folder)
-            os.close(folder)
-            folder = deeper
+        folder = _walk(root or f"/proc/{rank.pid}/root", (*parts, name))
     except FileNotFoundError:
         raise NoProbeError from None
     except PermissionError:

@@ -134,6 +134,33 @@ def test_without_a_probe_it_is_off_and_says_how_to_get_one(tmp_path: Path, case:
     assert "ppscope launch" in status.remedy
 
 
+@pytest.mark.parametrize("case", ["no_shm", "no_folder", "link", "for_all", "file", "no_files", "no_ring", "short", "garbage"])
+def test_looking_again_and_again_keeps_no_file_open(tmp_path: Path, case: str) -> None:
+    """A server without the probe is looked at every second for as long as a view is open: a descriptor a look ends it."""
+    private = tmp_path / "dev" / "shm" / layout.FOLDER.format(uid=os.getuid())
+    (tmp_path / "dev" if case == "no_shm" else private.parent).mkdir(parents=True)
+    if case == "link":
+        private.symlink_to(tmp_path)
+    elif case == "file":
+        private.touch()
+    elif case not in ("no_shm", "no_folder"):
+        private.mkdir(mode=0o755 if case == "for_all" else 0o700)
+    if case in ("no_ring", "short", "garbage"):
+        end = f"-1-{os.getpid()}-{this_rank().started_ticks}"
+        (private / (layout.WANTED + end)).touch()
+        if case != "no_ring":
+            (private / (layout.RING + end)).write_bytes(b"x" if case == "short" else bytes(1 << 20))
+    source = ProbeSource(lambda record: None, ("dev", "shm"), str(tmp_path))
+    source.update(server_of(this_rank()))
+    source._look()
+    before = os.listdir("/proc/self/fd")
+    for _ in range(20):
+        source._search_at = 0.0
+        source._look()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    source._forget(this_rank())
+
+
 def test_a_server_that_ends_takes_nothing_down(tmp_path: Path) -> None:
     with looping(tmp_path, always=True) as rank:
         view = View(tmp_path, rank)
