@@ -29,6 +29,7 @@ from ppscope.records import (
     StackSpans,
 )
 from tests.fake_nvml import fake_nvml_env
+from tests.terminal.faults_tools import collector_of, leave, live
 from tests.terminal.terminal import PPSCOPE, Terminal
 from tests.unit.tiny_http import TinyHttp, reply
 
@@ -47,12 +48,16 @@ pytestmark = pytest.mark.skipif(not _can_unshare(), reason="needs root, unshare 
 
 @contextmanager
 def isolated(private: Path, *options: str, network: bool = False) -> Iterator[int]:
-    """An emulated server in its own PID and mount namespaces, its folder on a disk that only it sees; yields the launcher's pid here."""
+    """An emulated server in its own PID and mount namespaces, its folder and shared memory where only it sees them; yields the
+    launcher's pid here.
+    """
     namespaces = ["--fork", "--kill-child", "--pid", "--mount", "--mount-proc", *(["--net"] if network else [])]
     safe = "-P " if sys.version_info >= (3, 11) else ""
     server = f"exec {sys.executable} {safe}-m ppscope.emulator --scenario serial --pp {STAGES} --seconds 120 {' '.join(options)}"
     net = "ip link set lo up && " if network else ""
-    script = f"mount -t tmpfs tmpfs {private} && {net}cd / && TMPDIR={private} {server}"
+    script = (
+        f"mount -t tmpfs tmpfs {private} && mount -t tmpfs tmpfs /dev/shm && {net}cd / && TMPDIR={private} {server}"
+    )
     assert UNSHARE is not None
     outer = subprocess.Popen(
         [UNSHARE, *namespaces, "sh", "-c", script], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
@@ -165,6 +170,28 @@ def test_from_outside_pids_stacks_log_and_gpus_are_right(tmp_path: Path) -> None
         assert {rank.key.pp: rank.gpu.index if rank.gpu else None for rank in server.ranks} == {0: 0, 1: 1, 2: 2}
         metrics = [record for record in records if isinstance(record, SourceStatus) and record.name == "metrics"]
         assert metrics[-1].state == "ok"  # the port is shared: it is asked
+
+
+def test_no_file_more_is_open_as_time_goes_by(tmp_path: Path) -> None:
+    """Where nothing is as it is on a machine that runs tests: no folder of a probe in the shared memory, no key, no other server."""
+    private = tmp_path / "private"
+    private.mkdir()
+    with isolated(private) as launcher, Terminal([str(PPSCOPE), "attach", str(launcher)]) as terminal:
+        terminal.wait_for(live())
+        collector = collector_of(terminal)
+
+        def fewest() -> int:
+            """Between windows of py-spy and pages, which come and go."""
+            counts = []
+            for _ in range(40):
+                counts.append(collector.num_fds())
+                time.sleep(0.05)
+            return min(counts)
+
+        before = fewest()
+        time.sleep(6.0)
+        assert fewest() < before + STAGES
+        leave(terminal)
 
 
 def test_a_server_whose_root_is_a_folder(tmp_path: Path) -> None:

@@ -134,7 +134,9 @@ def test_without_a_probe_it_is_off_and_says_how_to_get_one(tmp_path: Path, case:
     assert "ppscope launch" in status.remedy
 
 
-@pytest.mark.parametrize("case", ["no_shm", "no_folder", "link", "for_all", "file", "no_files", "no_ring", "short", "garbage"])
+@pytest.mark.parametrize(
+    "case", ["no_shm", "no_folder", "link", "for_all", "file", "no_files", "no_ring", "short", "garbage"]
+)
 def test_looking_again_and_again_keeps_no_file_open(tmp_path: Path, case: str) -> None:
     """A server without the probe is looked at every second for as long as a view is open: a descriptor a look ends it."""
     private = tmp_path / "dev" / "shm" / layout.FOLDER.format(uid=os.getuid())
