@@ -21,6 +21,10 @@ _TOKEN = re.compile(
 )
 
 
+_TRIES = 50
+"""A terminal that is gone refuses every time."""
+
+
 class Pen(NamedTuple):
     """How text comes out: the colours and, in the order they were asked for, all other codes; each as in the sequence."""
 
@@ -96,9 +100,32 @@ def _change(there: Pen | None, wanted: Pen) -> str:
 
 
 class ThriftyDriver(LinuxDriver):
-    """Textual's driver, its output shortened, its input proof against what no keyboard sends."""
+    """Textual's driver, its output shortened, its input proof against what no keyboard sends, and begun once however often it is told."""
 
     _thrift: Thrift | None = None
+    _begun = False
+
+    def start_application_mode(self) -> None:
+        """Take the terminal, unless it is taken.
+
+        Textual takes it at every SIGCONT: at one that reaches a view which was not stopped, or is noticed when `fg` has been seen to,
+        a second reader of the keys would begin, and the settings to leave behind would be those of the view. In the background
+        (`bg`) the attempt stops us once more, and is made again in the foreground.
+        """
+        if self._begun:
+            return
+        self._begun = True
+        before = self._writer_thread
+        for _ in range(_TRIES):
+            super().start_application_mode()
+            if self._writer_thread is not before:
+                return
+        self._begun = False
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back."""
+        self._begun = False
+        super().stop_application_mode()
 
     def run_input_thread(self) -> None:
         """Read keys until the end; bytes that are no UTF-8, or a sequence with numbers that nothing has, are left out."""

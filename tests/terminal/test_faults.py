@@ -243,6 +243,45 @@ def test_suspended_and_brought_back_the_picture_goes_on(
         terminal.wait()
 
 
+@pytest.mark.parametrize("way", ["running", "bg"])
+def test_told_to_go_on_at_any_time_the_view_takes_keys_and_gives_the_terminal_back(
+    server: emulator.EmulatedServer, way: str
+) -> None:
+    """SIGCONT reaches a view that runs, and one in the background, which may not draw."""
+    with Terminal([shutil.which("bash") or "sh", "--norc", "-i"], env={"PS1": "$ "}) as terminal:
+        terminal.wait_for("$ ")
+        terminal.send(f"{PPSCOPE} attach {server.pid}\r")
+        terminal.wait_for(live())
+        everything = terminal.descendants()
+        view = next(process for process in everything if "attach" in process.cmdline())
+        if way == "bg":
+            terminal.send("\x1a")
+            terminal.wait_for("Stopped")
+            for _ in range(2):
+                terminal.send("bg\r")
+                deadline = time.monotonic() + 20
+                while view.status() != psutil.STATUS_STOPPED:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+                time.sleep(0.5)
+            terminal.send("fg\r")
+            terminal.wait_for(live())
+        for _ in range(3):
+            view.send_signal(signal.SIGCONT)
+            time.sleep(0.2)
+        terminal.send("?")
+        terminal.wait_for("command palette")
+        terminal.send("\x1b")
+        terminal.wait_for(lambda text: "command palette" not in text)
+        terminal.send("q")
+        assert all_gone(everything) == []
+        terminal.send("\recho code=$?\r")
+        terminal.wait_for("code=0")
+        terminal.send("exit\r")
+        terminal.wait()
+        assert terminal.restored
+
+
 @pytest.mark.parametrize("command", ["attach", "check", "record", "snapshot"])
 def test_a_cut_connection_ends_everything(server: emulator.EmulatedServer, tmp_path: Path, command: str) -> None:
     """What sshd does when the network is gone: the master side of the terminal is closed."""
