@@ -117,7 +117,7 @@ class ThriftyDriver(LinuxDriver):
         self._begun = True
         before = self._writer_thread
         for _ in range(_TRIES):
-            super().start_application_mode()
+            super().start_application_mode()  # type: ignore[no-untyped-call]
             if self._writer_thread is not before:
                 return
         self._begun = False

@@ -144,6 +144,12 @@ def hidepid(facts: Facts) -> Check | None:
     """/proc that hides other users' processes."""
     if not facts.own.hidepid:
         return None
+    if facts.target is not None:
+        return Check(
+            "proc.hidepid",
+            "info",
+            "/proc is mounted with hidepid: servers of other users are invisible, this one is not",
+        )
     return Check(
         "proc.hidepid", "problem", "/proc is mounted with hidepid: servers of other users are invisible", sudo(facts)
     )

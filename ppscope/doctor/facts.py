@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ppscope.sources.stacks_pyspy import CAP_SYS_PTRACE
+from ppscope.target.procfs import CAP_SYS_PTRACE
 
 
 @dataclass(frozen=True)

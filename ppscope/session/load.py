@@ -44,7 +44,8 @@ class LoadState:
         self.batches: deque[BatchLog] = deque(maxlen=2048)
         self.since_ns = 0
         """Lines of the log from before this instant, the attach, count only while there are no others."""
-        self._passes: dict[str, deque[tuple[int, float]]] = {}
+        self._passes: dict[tuple[tuple[str, str], ...], deque[tuple[int, float]]] = {}
+        """By labels: each data-parallel rank has a counter of its own, and so has each tensor-parallel one where all are asked for."""
         self._occupancy: dict[int, deque[tuple[int, float]]] = {}
 
     def add(self, sample: LoadSample) -> None:
@@ -63,9 +64,8 @@ class LoadState:
         """Take in a series that is not a plain load figure."""
         labels = dict(metric.labels)
         if metric.name == _PASSES:
-            mode = labels.get("mode", "")
             if labels.get("pp_rank", "0") == "0":
-                self._passes.setdefault(mode, deque(maxlen=120)).append((metric.at_ns, metric.value))
+                self._passes.setdefault(metric.labels, deque(maxlen=120)).append((metric.at_ns, metric.value))
         elif metric.name == "sglang:fwd_occupancy" and (stage := whole(labels.get("pp_rank"), 6)) is not None:
             points = self._occupancy.setdefault(stage, deque(maxlen=_POINTS))
             # NaN without the device timer; 0 from the start to the end of the first interval: a stage that decodes is never at 0.
@@ -91,12 +91,14 @@ class LoadState:
         return None, None
 
     def passes_since(self, since_ns: int) -> dict[str, float]:
-        """Forward passes per mode since an instant, from the server's own counter; empty without it."""
-        counted = {}
-        for mode, points in self._passes.items():
+        """Forward passes per mode since an instant, over all counters of the server's first stage; empty without them."""
+        counted: dict[str, float] = {}
+        for labels, points in self._passes.items():
             recent = [value for at, value in points if at >= since_ns]
-            if len(recent) >= 2 and recent[-1] >= recent[0]:
-                counted[mode] = recent[-1] - recent[0]
+            if len(recent) >= 2:
+                mode = dict(labels).get("mode", "")
+                gained = sum(max(later - value, 0.0) for value, later in pairwise(recent))
+                counted[mode] = counted.get(mode, 0.0) + gained
         return counted
 
     def recent_batches(self, now_ns: int) -> list[BatchLog]:

@@ -17,12 +17,10 @@ from typing import IO
 from ppscope.signals import killer
 from ppscope.sources.stacks_slice import short_slice
 from ppscope.target.errors import SUDO
-from ppscope.target.procfs import Proc, status_number
+from ppscope.target.procfs import Proc, may_trace_others
 from ppscope.target.python_build import python_files, python_of
 
 _PR_SET_PDEATHSIG = 1
-CAP_SYS_PTRACE = 19
-"""Bit of a capability set, include/uapi/linux/capability.h."""
 OLDEST_PYTHON = (3, 3)
 PYTHON_SINCE = {
     (3, 10): (0, 3, 10),  # its CHANGELOG
@@ -181,7 +179,7 @@ def permission_trouble(pid: int) -> Trouble:
             "ptrace is off on this machine until it is rebooted (kernel.yama.ptrace_scope=3)",
             "reboot with a lower setting",
         )
-    if may_trace_others():
+    if may_trace_others(Proc()):
         return Trouble(
             "permission",
             f"process {pid} may not be read, although we have CAP_SYS_PTRACE: a filter or a security module refuses it",
@@ -207,12 +205,6 @@ def permission_trouble(pid: int) -> Trouble:
         f"reading process {pid} is not allowed",
         f"{again}; in a container: docker run --cap-add SYS_PTRACE",
     )
-
-
-def may_trace_others() -> bool | None:
-    """Whether CAP_SYS_PTRACE is in force for this very process; None where that cannot be read."""
-    held = status_number(Proc().read("self", "status") or b"", "CapEff", 16)
-    return None if held is None else bool(held >> CAP_SYS_PTRACE & 1)
 
 
 def ptrace_scope(proc: str = "/proc") -> int | None:

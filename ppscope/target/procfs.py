@@ -7,6 +7,8 @@ import pwd
 from collections.abc import Sequence
 from typing import NamedTuple
 
+CAP_SYS_PTRACE = 19
+"""Bit of a capability set, include/uapi/linux/capability.h."""
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO of the kernel, include/linux/proc_ns.h."""
 
@@ -200,6 +202,12 @@ def status_number(status: bytes, name: str, base: int = 10) -> int | None:
     return None
 
 
+def may_trace_others(proc: Proc) -> bool | None:
+    """Whether CAP_SYS_PTRACE is in force for this very process; None where that cannot be read."""
+    held = status_number(proc.read("self", "status") or b"", "CapEff", 16)
+    return None if held is None else bool(held >> CAP_SYS_PTRACE & 1)
+
+
 def contained(proc: Proc) -> bool | None:
     """Whether we run in a PID namespace other than the machine's first; None where that cannot be read."""
     namespace = proc.link("self", "ns/pid")
@@ -207,10 +215,14 @@ def contained(proc: Proc) -> bool | None:
 
 
 def hides_processes(proc: Proc) -> bool:
-    """Whether /proc is mounted with `hidepid`, so that processes of other users may be invisible."""
+    """Whether /proc is mounted with `hidepid` and hides from us: the right to trace and the mount's `gid=` see everything.
+
+    That is the kernel's own rule (fs/proc/base.c, has_pid_permissions).
+    """
     raw = proc.read("self", "mountinfo") or b""
-    for line in raw.split(b"\n"):
-        fields = line.split()
-        if len(fields) > 4 and fields[4] == b"/proc" and b"hidepid=" in line:
-            return b"hidepid=0" not in line and b"hidepid=off" not in line
-    return False
+    mounts = [fields for line in raw.split(b"\n") if len(fields := line.split()) > 4 and fields[4] == b"/proc"]
+    options = dict(word.partition(b"=")[::2] for word in mounts[-1][-1].split(b",")) if mounts else {}
+    if options.get(b"hidepid", b"0") in (b"0", b"off") or may_trace_others(proc):
+        return False
+    seeing = options.get(b"gid", b"")
+    return not (seeing.isdigit() and int(seeing) in (os.getegid(), *os.getgroups()))

@@ -16,7 +16,7 @@ from ppscope.doctor.checks import ACCESS, ALL, judge, problems
 from ppscope.doctor.facts import Answer, Check, Facts, Own, Target, Terminal, Tools
 from ppscope.doctor.report import SCHEMA, as_json, as_text
 from ppscope.records import End
-from ppscope.sources.stacks_pyspy import CAP_SYS_PTRACE
+from ppscope.target.procfs import CAP_SYS_PTRACE
 
 CAP = 1 << CAP_SYS_PTRACE
 ROOT = Own(0, "root", CAP, 0, 0, "ok", False)
@@ -77,6 +77,7 @@ def test_a_box_where_everything_is_well_has_no_problem() -> None:
         (ROOT, replace(MINE, pids_inside=(4242, 7)), "namespace.pid", "ok", "its launcher is 7 there", ""),
         (replace(USER, contained=None), None, "namespace.pid", "unknown", "cannot be read", ""),
         (replace(USER, hidepid=True), None, "proc.hidepid", "problem", "hidepid", "sudo"),
+        (replace(USER, hidepid=True), MINE, "proc.hidepid", "info", "this one is not", ""),
     ],
 )  # fmt: skip
 def test_locks_of_the_kernel(own: Own, target: Target | None, name: str, state: str, said: str, remedy: str) -> None:
@@ -199,7 +200,7 @@ def test_a_pid_without_a_server_is_a_problem_and_no_pid_is_none() -> None:
 
 
 def test_json_has_stable_keys() -> None:
-    verdicts = judge(replace(WELL, own=replace(USER, hidepid=True)))
+    verdicts = judge(replace(WELL, own=replace(USER, reads_itself="EPERM", seccomp=2)))
     document = json.loads(json.dumps(as_json(WELL, verdicts)))
     assert set(document) == {"schema", "pid", "problems", "checks"}
     assert (document["schema"], document["pid"], document["problems"]) == (SCHEMA, 4242, 1)

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ppscope.collect.stream import encode
 from ppscope.records import LoadSample, Metric
+from ppscope.session.load import LoadState
 from ppscope.sources.server_load import LoadMeter, from_loads, from_server_info
 from ppscope.sources.server_metrics import KNOWN, ChangedOnly, MetricsReader, Sample, parse_line, to_metrics
 
@@ -151,6 +153,27 @@ def test_data_parallel_ranks_are_summed_and_a_single_stage_s_running_is_the_serv
     meter.update(page_of(1000, 100, pp_size=1, dp_size=2), 0, 1)
     (whole,) = meter.update(page_of(1400, 200, pp_size=1, dp_size=2), 2 * SECOND, 1)
     assert (whole.running, whole.queued, whole.tokens_per_s, whole.micro_batch) == (8, 2, 400.0, 4.0)
+
+
+@pytest.mark.parametrize("dp_size", [1, 2, 8])
+def test_each_ranks_counter_of_passes_counts_for_itself(dp_size: int) -> None:
+    """Their values are far apart: the difference between two ranks' counters is none of anything."""
+    load = LoadState()
+    for second in range(10):
+        for dp in range(dp_size):
+            for mode, value in (("decode_cuda_graph", 10_000 - 1_000 * dp + 20 * second), ("decode_none", 2 + 3 * dp)):
+                for pp in (0, 1):
+                    place = metric("cuda_graph_passes_total", value, pp=pp, dp=dp if dp_size > 1 else None, mode=mode)
+                    load.add_metric(replace(place, at_ns=second * SECOND))
+    assert load.passes_since(0) == {"decode_cuda_graph": 180.0 * dp_size, "decode_none": 0.0}
+    assert load.passes_since(5 * SECOND) == {"decode_cuda_graph": 80.0 * dp_size, "decode_none": 0.0}
+
+
+def test_passes_of_a_counter_that_began_again_are_those_since() -> None:
+    load = LoadState()
+    for second, value in enumerate([5000, 5010, 4, 9]):
+        load.add_metric(replace(metric("cuda_graph_passes_total", value, mode="decode_none"), at_ns=second * SECOND))
+    assert load.passes_since(0) == {"decode_none": 15.0}
 
 
 def test_a_counter_that_began_again_gives_no_rate_and_an_idle_server_zero() -> None:

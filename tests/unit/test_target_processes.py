@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +16,10 @@ from ppscope.target import processes
 from ppscope.target.building import build
 from ppscope.target.errors import AttachError
 from ppscope.target.processes import find_server, find_servers, resolve, still_there
-from ppscope.target.procfs import Proc
+from ppscope.target.procfs import CAP_SYS_PTRACE, Proc, hides_processes
 from ppscope.target.redact import MARKER
 from ppscope.target.tree import Tree
+from tests.shared import ROOT
 from tests.unit.fake_proc import LOCALHOST, SPAWN, TRACKER, FakeProc, listening
 
 PYTHON = "/opt/venv/bin/python3"
@@ -319,6 +325,48 @@ def test_hidden_processes_are_suspected_where_proc_hides_them(fake: FakeProc) ->
         with pytest.raises(AttachError, match="hidepid") as caught:
             resolve(pid, fake.root)
         assert caught.value.remedy.startswith("sudo ")
+
+
+@pytest.mark.parametrize(
+    ("options", "capabilities", "hidden"),
+    [
+        ("rw", 0, False),
+        ("rw,hidepid=off", 0, False),
+        ("rw,hidepid=2", 0, True),
+        ("rw,hidepid=ptraceable", 0, True),
+        ("rw,gid={other},hidepid=invisible", 0, True),
+        ("rw,gid={ours},hidepid=invisible", 0, False),
+        ("rw,hidepid=2", 1 << CAP_SYS_PTRACE, False),
+    ],
+)
+def test_proc_hides_nothing_from_who_may_see_all(fake: FakeProc, options: str, capabilities: int, hidden: bool) -> None:
+    options = options.format(ours=os.getegid(), other=max(os.getgroups(), default=0) + os.getegid() + 1)
+    own = fake.folder / "self"
+    own.mkdir(exist_ok=True)
+    (own / "mountinfo").write_text(f"25 30 0:23 / /proc rw,nosuid shared:1 - proc proc {options}\n")
+    (own / "status").write_text(f"CapEff:\t{capabilities:016x}\n")
+    assert hides_processes(Proc(fake.root)) is hidden
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")
+@pytest.mark.parametrize("who", ["root", "nobody", "nobody in the group"])
+def test_the_kernel_hides_from_whom_we_say(who: str) -> None:
+    script = (
+        "from ppscope.target.procfs import Proc, hides_processes; import os;"
+        "print(hides_processes(Proc()), not os.path.exists('/proc/' + os.environ['OTHER']))"
+    )
+    user = [] if who == "root" else ["setpriv", "--reuid=65534", "--regid=65534"]
+    user += {"nobody": ["--clear-groups"], "nobody in the group": ["--groups=4321"]}.get(who, [])
+    mount = "mount -t proc -o hidepid=2,gid=4321 proc /proc && cd / && { sleep 60 & } && OTHER=$! exec "
+    command = shlex.join([*user, sys.executable, "-c", script])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        ["unshare", "--fork", "--pid", "--mount", "sh", "-c", mount + command],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    if "mount" in done.stderr or "setpriv" in done.stderr or "ermission" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.stdout.split() == [str(who == "nobody")] * 2, done.stderr
 
 
 def test_a_pid_is_known_again_only_with_its_start_time(fake: FakeProc) -> None:
