@@ -26,17 +26,23 @@ from ppscope.records import (
     FrameDef,
     GpuDevice,
     Hello,
+    RankExit,
     Rules,
     Server,
+    ServerGone,
     Settings,
+    SourceStatus,
     StackDef,
 )
 
 MAGIC = b"PPSCOPE\x01"
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct("<I")
-_KEEP = (Hello, Server, FrameDef, StackDef, GpuDevice, Settings, Rules, BurstStatus, BurstRank, BurstReport, End)
-"""Records that later ones refer to: kept when bulk is dropped, up to eight times the soft limit."""
+_KEEP = (
+    *(Hello, Server, FrameDef, StackDef, GpuDevice, Settings, Rules, BurstStatus, BurstRank, BurstReport, End),
+    *(ServerGone, RankExit, SourceStatus),
+)
+"""Records that later ones refer to, or that are said once: kept when bulk is dropped, up to eight times the soft limit."""
 
 T = TypeVar("T")
 

@@ -16,6 +16,8 @@ _TRUST = ("metrics", "loads", "server_info", "log")
 _TRUST_THROUGHPUT = ("metrics", "log", "server_info", "loads")
 """0.5.23's `/v1/loads` says 0.0 tok/s under load for as long as the slot at hand has not logged; its own log is right."""
 _FRESH_NS = {"metrics": 5_000_000_000, "loads": 8_000_000_000, "server_info": 30_000_000_000, "log": 30_000_000_000}
+_DEAR_NS = 45_000_000_000
+"""A page that takes the server long is read as seldom as every thirty seconds (server_scrape.py), and holds that much longer."""
 _PASSES = "sglang:cuda_graph_passes_total"
 _HISTORY = 600
 _BATCHES_NS = 60_000_000_000
@@ -40,6 +42,7 @@ class LoadState:
         """Begin anew: what another server said says nothing of this one."""
         self._whole: dict[str, LoadSample] = {}
         self._stages: dict[tuple[str, int], LoadSample] = {}
+        self._page_gap_ns = 0
         self.history: deque[LoadSample] = deque(maxlen=_HISTORY)
         self.batches: deque[BatchLog] = deque(maxlen=2048)
         self.since_ns = 0
@@ -51,6 +54,8 @@ class LoadState:
     def add(self, sample: LoadSample) -> None:
         """Take in a load reading."""
         if sample.stage is None:
+            if sample.source == "metrics" and (before := self._whole.get("metrics")) is not None:
+                self._page_gap_ns = sample.at_ns - before.at_ns
             self._whole[sample.source] = sample
             self.history.append(sample)
         else:
@@ -83,12 +88,17 @@ class LoadState:
     def _best(self, field: str, now_ns: int) -> tuple[float | int | None, str | None]:
         for source in _TRUST_THROUGHPUT if field == "tokens_per_s" else _TRUST:
             sample = self._whole.get(source)
-            if sample is None or now_ns - sample.at_ns > _FRESH_NS[source]:
+            if sample is None or now_ns - sample.at_ns > self._fresh_ns(source):
                 continue
             value = getattr(sample, field)
             if value is not None:
                 return value, source
         return None, None
+
+    def _fresh_ns(self, source: str) -> int:
+        """How long a reading of this source holds."""
+        usual = _FRESH_NS.get(source, 0)
+        return max(usual, min(self._page_gap_ns * 3 // 2, _DEAR_NS)) if source == "metrics" else usual
 
     def passes_since(self, since_ns: int) -> dict[str, float]:
         """Forward passes per mode since an instant, over all counters of the server's first stage; empty without them."""
@@ -165,7 +175,7 @@ class LoadState:
         for sample in reversed(self.history):
             if sample.queued is None:
                 continue
-            if sample.queued == 0 or (since is None and now_ns - sample.at_ns > _FRESH_NS.get(sample.source, 0)):
+            if sample.queued == 0 or (since is None and now_ns - sample.at_ns > self._fresh_ns(sample.source)):
                 break
             since = sample.at_ns
         return since

@@ -19,10 +19,12 @@ TIMES, CHEAP_TIMES = 20, 200
 FRESH_S = 3.5
 """Pages that often are each the last word until the next: the load of one holds for five seconds (session/load.py)."""
 READ_S = 3.0
+DEAR = "a page takes the server long: it is read every 4 to 30 s"
 PAGE_LIMIT = 8 << 20
 ABSENT_EVERY_S = 60.0
 LOADS_EVERY_S = 2.0
 OLD_LOADS_EVERY_S = 10.0
+LOADS_TRIES = 5
 
 
 class Pace:
@@ -52,11 +54,13 @@ class MetricsWorker(Worker):
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
         self._meter = LoadMeter()
+        self._figures = False
+        """Whether the last page held any."""
         self._changed = ChangedOnly()
         self._pace = Pace()
         self._path = "/metrics"
         self._absent_until = 0.0
-        self._loads_off = False
+        self._loads_failed = 0
 
     def turn(self) -> float:
         """Read the page, or the load where there is no page."""
@@ -75,7 +79,10 @@ class MetricsWorker(Worker):
         if not present:
             self._absent_until = started + ABSENT_EVERY_S
             return self._loads()
-        return self._pace.pause_s(time.monotonic() - started)
+        pause_s = self._pace.pause_s(time.monotonic() - started)
+        if self._figures:
+            self.desk.say("metrics", "ok", DEAR if pause_s > FRESH_S else "")
+        return pause_s
 
     def _page(self) -> bool:
         reader = MetricsReader()
@@ -105,9 +112,9 @@ class MetricsWorker(Worker):
         samples = self._meter.update(metrics, at_ns, self.desk.server.pp_size)
         for sample in samples:
             self.desk.emit(sample)
+        self._figures = bool(samples)
         if samples:
             self.desk.metrics_ok_ns = at_ns
-            self.desk.say("metrics", "ok")
         else:
             self.desk.say("metrics", "degraded", "/metrics holds no scheduler's figures yet")
         return True
@@ -117,7 +124,7 @@ class MetricsWorker(Worker):
 
         0.5.9 to 0.5.14 log a warning at every `/get_load` and are not asked; 0.5.6 is, where its log cannot be followed.
         """
-        if self.desk.no_http() is not None or self._loads_off:
+        if self.desk.no_http() is not None or self._loads_failed >= LOADS_TRIES:
             return LOADS_EVERY_S
         if self.desk.version_at_least(0, 5, 15):
             path, every = "/v1/loads?include=core", LOADS_EVERY_S
@@ -127,8 +134,14 @@ class MetricsWorker(Worker):
             return LOADS_EVERY_S
         try:
             with self.desk.client().get(path) as reply:
-                if reply.status >= 500 or reply.status == 404:
-                    self._loads_off = True
+                if reply.status == 404:
+                    self._loads_failed = LOADS_TRIES
+                elif reply.status >= 500:
+                    self._loads_failed += (
+                        1  # 503 while it drains; a fault would be a traceback in its log at every question
+                    )
+                    return OLD_LOADS_EVERY_S
+                self._loads_failed = 0 if reply.status == 200 else self._loads_failed
                 load = (
                     from_loads(reply.json(), time.monotonic_ns(), self.desk.server.pp_size)
                     if reply.status == 200

@@ -169,6 +169,17 @@ def test_each_ranks_counter_of_passes_counts_for_itself(dp_size: int) -> None:
     assert load.passes_since(5 * SECOND) == {"decode_cuda_graph": 80.0 * dp_size, "decode_none": 0.0}
 
 
+@pytest.mark.parametrize(("every_s", "holds_s"), [(1.0, 5.0), (3.5, 5.2), (10.0, 14.0), (30.0, 44.0), (300.0, 44.0)])
+def test_a_page_that_is_read_seldom_holds_until_the_next(every_s: float, holds_s: float) -> None:
+    load = LoadState()
+    for turn in range(4):
+        load.add(LoadSample(int(turn * every_s * SECOND), "metrics", running=8, queued=2, in_flight=10))
+    last_ns = int(3 * every_s * SECOND)
+    assert load.in_flight(last_ns + int(holds_s * SECOND)) == 10
+    assert load.queued_since(last_ns + int(holds_s * SECOND)) == 0
+    assert load.in_flight(last_ns + int((holds_s + 1.5) * SECOND)) is None
+
+
 def test_passes_of_a_counter_that_began_again_are_those_since() -> None:
     load = LoadState()
     for second, value in enumerate([5000, 5010, 4, 9]):

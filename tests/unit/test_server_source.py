@@ -25,6 +25,7 @@ from ppscope.records import (
     Settings,
     SourceStatus,
 )
+from ppscope.sources import server_scrape
 from ppscope.sources.server import ServerSource
 from ppscope.sources.server_keys import Keys
 from ppscope.target.server_info import CONFIG_PROBLEM
@@ -131,6 +132,35 @@ def test_without_metrics_the_load_comes_from_shared_memory_on_new_servers(watch:
         assert "--enable-metrics" in watched.wait_for("metrics", "off").remedy
         assert eventually(lambda: any(isinstance(r, LoadSample) and r.source == "loads" for r in list(watched.records)))
         assert server.paths().count("/metrics") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "asked"), [("503 Service Unavailable", 5), ("500 Internal Server Error", 5), ("404 Not Found", 1)]
+)
+def test_a_load_that_fails_is_asked_for_again_but_not_for_ever(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, status: str, asked: int
+) -> None:
+    monkeypatch.setattr(server_scrape, "LOADS_EVERY_S", 0.02)
+    monkeypatch.setattr(server_scrape, "OLD_LOADS_EVERY_S", 0.02)
+    routes = healthy() | {"v1__loads": reply("", status)}
+    del routes["metrics"]
+    with tiny_http(**routes) as server:
+        watched = watch(server.port, version="0.5.23")
+        assert eventually(lambda: server.paths().count("/v1/loads?include=core") == asked)
+        time.sleep(0.3)
+        assert server.paths().count("/v1/loads?include=core") == asked
+        watched.wait_for("http", "ok")
+
+
+def test_a_load_that_failed_once_comes_again(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_scrape, "OLD_LOADS_EVERY_S", 0.5)
+    routes = healthy() | {"v1__loads": reply("", "503 Service Unavailable")}
+    del routes["metrics"]
+    with tiny_http(**routes) as server:
+        watched = watch(server.port, version="0.5.23")
+        assert eventually(lambda: "/v1/loads?include=core" in server.paths())
+        server.routes["/v1/loads"] = reply(data("loads-0.5.23.json"))
+        assert eventually(lambda: any(isinstance(r, LoadSample) and r.source == "loads" for r in list(watched.records)))
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.11", "0.5.14"])

@@ -19,8 +19,10 @@ from ppscope.records import (
     End,
     Hello,
     Note,
+    RankExit,
     RankKey,
     Rules,
+    ServerGone,
     Settings,
     SourceStatus,
     StackDef,
@@ -88,7 +90,7 @@ def test_a_record_of_the_future_is_skipped_and_appended_fields_are_ignored() -> 
     assert stream.skipped == 1
 
 
-def test_a_reader_that_stops_reading_costs_bulk_but_no_definitions() -> None:
+def test_a_reader_that_stops_reading_costs_bulk_but_nothing_that_is_said_once() -> None:
     read_fd, write_fd = os.pipe()
     writer = FrameWriter(write_fd, limit_bytes=200_000)
     bulk = StackSpans(RankKey(0, 0, 0), 1, "MainThread", 0, 1, 1, list(range(2000)), list(range(2000)), [1] * 2000)
@@ -96,6 +98,13 @@ def test_a_reader_that_stops_reading_costs_bulk_but_no_definitions() -> None:
     for i in range(200):
         writer.put(bulk)
         writer.put(StackDef(i, (1, 2, 3)))
+    once: list[AnyRecord] = [
+        SourceStatus("http", 1, "degraded", "it hangs"),
+        RankExit(RankKey(0, 1, 0), 7, 1, "gone"),
+        ServerGone(1, 5, ((9, "m"),)),
+    ]
+    for record in once:
+        writer.put(record)
     assert time.monotonic() - started < 5  # it would block for ever if it blocked at all
     got: list[AnyRecord] = []
     stream = reader()
@@ -117,6 +126,7 @@ def test_a_reader_that_stops_reading_costs_bulk_but_no_definitions() -> None:
     thread.join()
     os.close(read_fd)
     assert [record.id for record in got if isinstance(record, StackDef)] == list(range(200))
+    assert [record for record in got if isinstance(record, SourceStatus | RankExit | ServerGone)] == once
     dropped = sum(record.records for record in got if isinstance(record, Dropped))
     assert dropped == 200 + notes - sum(isinstance(record, StackSpans | Note) for record in got) > 0
 
