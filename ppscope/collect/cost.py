@@ -11,7 +11,7 @@ from ppscope.sources.proc_stat import cpu_seconds
 
 
 class CostMeter:
-    """CPU used since the last reading, by this process and by the tools it runs.
+    """CPU used since the last reading, by this process, by the tools it runs, and by the one that started it.
 
     Tools that ended between two readings count through this process's own sum of reaped children.
     """
@@ -21,6 +21,7 @@ class CostMeter:
         self._own = _own_s()
         self._reaped = _reaped_s()
         self._running: dict[int, float] = {}
+        self._view = (os.getppid(), cpu_seconds(os.getppid()))
 
     def read(
         self, children: Iterable[int], stack_rate_hz: float | None = None, idle_cores: float | None = None
@@ -31,13 +32,17 @@ class CostMeter:
         seconds = max(now - self._at, 1e-6)
         total_before = self._reaped + sum(self._running.values())
         total = reaped + sum(running.values())
+        view = (os.getppid(), cpu_seconds(os.getppid()))
+        viewed = view[1] - self._view[1] if view[0] == self._view[0] and view[1] and self._view[1] else None
         cost = Cost(
             at_ns=time.monotonic_ns(),
             own_cores=round((own - self._own) / seconds, 4),
             children_cores=round(max(total - total_before, 0.0) / seconds, 4),
             stack_rate_hz=stack_rate_hz,
             idle_cores=idle_cores,
+            view_cores=None if viewed is None else round(viewed / seconds, 4),
         )
+        self._view = view
         self._at, self._own, self._reaped, self._running = now, own, reaped, running
         return cost
 

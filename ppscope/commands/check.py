@@ -145,7 +145,7 @@ def report_of(session: Session) -> CheckReport:
     return CheckReport(
         evidence=evidence,
         findings=tuple(judge(evidence)),
-        overhead_cores=cost.own_cores + cost.children_cores if cost else None,
+        overhead_cores=cost.cores if cost else None,
         host=session.hello.host if session.hello else "",
         lacking={name: _WANTED[name] for name in sorted(missing(session))},
     )

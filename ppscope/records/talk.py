@@ -40,9 +40,10 @@ class SourceStatus(Record, frozen=True, tag="source"):
 
 
 class Cost(Record, frozen=True, tag="cost"):
-    """CPU of ppscope on this node since the last such record, in cores: our own Python, and the tools it runs.
+    """CPU of ppscope on this node since the last such record, in cores: the collector, the tools it runs, and the view.
 
     `idle_cores` is how many cores of the node are idle where that is so few that stacks are sampled less; None elsewhere.
+    `view_cores` is of the process that started the collector; None where it cannot be told.
     """
 
     at_ns: int
@@ -50,6 +51,12 @@ class Cost(Record, frozen=True, tag="cost"):
     children_cores: float
     stack_rate_hz: float | None = None
     idle_cores: float | None = None
+    view_cores: float | None = None
+
+    @property
+    def cores(self) -> float:
+        """All of it."""
+        return self.own_cores + self.children_cores + (self.view_cores or 0.0)
 
 
 class Dropped(Record, frozen=True, tag="dropped"):

@@ -48,7 +48,7 @@ def build_header(session: Session, now_ns: int) -> Header:
         prefill_graph=prefill,
         stack_rate_hz=cost.stack_rate_hz if cost else None,
         idle_cores=cost.idle_cores if cost else None,
-        cost_cores=cost.own_cores + cost.children_cores if cost else None,
+        cost_cores=cost.cores if cost else None,
         other_share=session.other_share(),
         notes=troubles(session),
         emulated=bool(server and server.emulated),

@@ -102,6 +102,7 @@ def view(session: Session, packed: Json) -> Json:
         "overhead": {
             "own_cores": session.cost.own_cores if session.cost else None,
             "children_cores": session.cost.children_cores if session.cost else None,
+            "view_cores": session.cost.view_cores if session.cost else None,
             "stack_rate_hz": header.stack_rate_hz,
             "other_share": header.other_share,
             "dropped_records": session.dropped,

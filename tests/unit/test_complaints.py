@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+
 import msgspec
 import pytest
 
@@ -41,6 +45,21 @@ def test_memory_without_a_process_is_shown_and_absence_is_not_zero(
     assert whose in words
 
 
+def test_the_view_counts_as_a_part_of_the_cost() -> None:
+    """What is drawn is paid for on the same node, and on a large screen it is most of the cost."""
+    program = (
+        "import sys; from ppscope.collect.cost import CostMeter; meter = CostMeter(); print(flush=True);"
+        "sys.stdin.read(); print(meter.read(()).view_cores)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+    assert float(child.communicate()[0]) > 0
+
+
 def test_its_own_cost_stands_in_the_header() -> None:
     """py-spy#609: a profiler that takes a fifth of a core and does not say so."""
 
@@ -48,7 +67,7 @@ def test_its_own_cost_stands_in_the_header() -> None:
     session = Session(stream)
     session.poll()
     assert "cost –" in text_of(title_line(session.screen().header, ("live", ""), 160))
-    stream.add(Cost(2, own_cores=0.1, children_cores=0.28, stack_rate_hz=41.0))
+    stream.add(Cost(2, own_cores=0.1, children_cores=0.18, stack_rate_hz=41.0, view_cores=0.1))
     session.poll()
     line = text_of(title_line(session.screen().header, ("live", ""), 160))
     assert "41 Hz" in line
