@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from ppscope.records import AnyRecord, Rules, Server, Settings, SourceStatus
+from ppscope.records import AnyRecord, Fact, Rules, Server, Settings, SourceStatus
 from ppscope.sources import rules_cache
 from ppscope.sources.model_config import model_settings
 from ppscope.sources.rules_model import RuleBook
@@ -169,6 +170,29 @@ def test_layers_of_the_model(tmp_path: Path, config: str, layers: int | None) ->
     assert model_settings(server("/model"), str(tmp_path)) == expected
     assert model_settings(server("nobody/nothing"), "") == {}
     assert model_settings(server(None), "") == {}
+
+
+@pytest.mark.parametrize("where", ["served name", "relative", "HF_HUB_CACHE", "HF_HOME", "ours"])
+def test_layers_are_those_of_the_path_wherever_it_is(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--served-model-name` is no path; the hub's cache is the server's own, in its own file system."""
+    hub = tmp_path / "data" / "hub"
+    folder = tmp_path / "m" if where in ("served name", "relative") else hub / "models--org--m" / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"num_hidden_layers": 61}')
+    monkeypatch.chdir(tmp_path)
+    path = {"served name": "/m", "relative": "m"}.get(where, "org/m")
+    facts: tuple[Fact, ...] = (Fact("model_path", path, "cmdline"),)
+    if where in ("HF_HUB_CACHE", "HF_HOME"):
+        value = "/data/hub" if where == "HF_HUB_CACHE" else "/data"
+        facts += (Fact(f"env.{where}", value, "env"),)
+    elif where == "ours":
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "data"))
+    root = "" if where in ("relative", "ours") else str(tmp_path)
+    of = replace(server("my-model"), facts=facts, launcher_pid=os.getpid())
+    assert model_settings(of, root) == {"num_hidden_layers": 61}
+    assert model_settings(replace(of, facts=()), root) == {}
 
 
 def test_the_model_is_told_before_the_rules(tmp_path: Path, package: Path) -> None:
