@@ -18,6 +18,12 @@ ACCESS: tuple[Callable[[Facts], Check | None], ...] = (
 )
 """Those that say why an attach was refused."""
 
+_LOOKED_INTO = (
+    *(checks_tools.python, checks_server.port, checks_server.key, checks_server.metrics),
+    *(checks_server.log, checks_server.folder),
+)
+"""Those of a server that was looked into."""
+
 ALL: tuple[Callable[[Facts], Check | None], ...] = (
     checks_server.found,
     *ACCESS,
@@ -41,7 +47,8 @@ ALL: tuple[Callable[[Facts], Check | None], ...] = (
 
 def judge(facts: Facts, checks: tuple[Callable[[Facts], Check | None], ...] = ALL) -> list[Check]:
     """Every check that applies to these facts."""
-    return [verdict for check in checks if (verdict := check(facts)) is not None]
+    left_out = _LOOKED_INTO if facts.target is not None and facts.target.unlooked else ()
+    return [verdict for check in checks if check not in left_out and (verdict := check(facts)) is not None]
 
 
 def problems(verdicts: list[Check]) -> list[Check]:

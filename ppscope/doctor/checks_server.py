@@ -9,6 +9,8 @@ from ppscope.doctor.facts import Check, Facts
 def found(facts: Facts) -> Check | None:
     """Which server this is about."""
     if facts.target is not None:
+        if facts.target.unlooked:
+            return Check("target.found", "unknown", f"{facts.target.name}: {facts.target.unlooked}")
         return Check("target.found", "ok", facts.target.name)
     if facts.missing is None:
         return None

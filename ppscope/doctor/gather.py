@@ -14,6 +14,8 @@ from ppscope.target.errors import AttachError
 from ppscope.target.found import Found
 from ppscope.target.processes import find_server, find_servers
 
+LOOK_S = 10.0
+
 
 def gather(pid: int | None) -> tuple[Facts, AttachError | None]:
     """All facts, and why there is no server where one was asked for; about six seconds at most."""
@@ -27,13 +29,24 @@ def gather(pid: int | None) -> tuple[Facts, AttachError | None]:
         error = caught if asked else None
         facts = replace(facts, missing=(caught.message, errors.for_command(caught.remedy, "doctor"), asked))
     about: list[Target] = []
-    looking = threading.Thread(target=lambda: about.append(gather_target.target(found)) if found else None, daemon=True)
+    looking = threading.Thread(target=_look_into, args=(found, about), daemon=True)
     looking.start()
     facts = replace(facts, tools=tools(ask_nvml=found is None or not found.emulated))
-    looking.join(10.0)
+    looking.join(LOOK_S)
     if found is not None:
-        facts = replace(facts, target=about[0] if about else gather_target.brief_target(found))
+        slow = replace(gather_target.brief_target(found), unlooked=f"looking into it took more than {LOOK_S:g} s")
+        facts = replace(facts, target=about[0] if about else slow)
     return facts, error
+
+
+def _look_into(found: Found | None, about: list[Target]) -> None:
+    if found is None:
+        return
+    try:
+        about.append(gather_target.target(found))
+    except Exception as problem:  # noqa: BLE001  the other checks are told all the same
+        why = f"fault in ppscope: {type(problem).__name__}: {problem}"[:200]
+        about.append(replace(gather_target.brief_target(found), unlooked=why))
 
 
 def _only_server() -> Found:

@@ -7,7 +7,7 @@ import threading
 from typing import Any, NamedTuple
 
 from ppscope.records import Server
-from ppscope.sources.server_http import HttpClient, HttpError
+from ppscope.sources.server_http import HttpClient, HttpError, speaks_tls
 from ppscope.sources.server_keys import Keys
 
 START_READ_S = 60.0
@@ -71,8 +71,7 @@ class Profiler:
                 client.close()
 
     def _post(self, path: str, body: bytes, read_s: float) -> int:
-        server = self._server
-        tls = any(word.split("=")[0] == "--ssl-certfile" for word in server.launch_command)
+        server, tls = self._server, speaks_tls(self._server)
         while True:
             client = HttpClient(server.host, server.port or 0, tls, lambda: self._keys.key(True))
             with self._lock:

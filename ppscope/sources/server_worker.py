@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 
 from ppscope.records import Server, SourceStatus
 from ppscope.sources.base import Emit
-from ppscope.sources.server_http import HttpClient
+from ppscope.sources.server_http import HttpClient, speaks_tls
 from ppscope.sources.server_keys import Keys
 from ppscope.target.errors import inside_network
 
@@ -73,8 +73,7 @@ class Desk:
 
     def client(self) -> HttpClient:
         """The client for the server's present address; call it only where `no_http` gives None."""
-        server = self.server
-        tls = any(word.split("=")[0] == "--ssl-certfile" for word in server.launch_command)
+        server, tls = self.server, speaks_tls(self.server)
         with self._lock:
             old = self._client
             if old is None or old.port != server.port or old.listens_on != server.host or old.tls != tls:

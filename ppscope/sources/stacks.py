@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from ppscope.records import AnyCommand, Rank, RankKey, Server, SetRate, StackSpans
+from ppscope.records import AnyCommand, Note, Rank, RankKey, Server, SetRate, StackSpans
 from ppscope.sources.base import Emit, Source
 from ppscope.sources.stacks_intern import StackTable, clean
 from ppscope.sources.stacks_plan import (
@@ -148,7 +148,9 @@ class StackSource(Source):
                 if result.trouble is None:
                     self._send(sampled, window, result)
         except Exception as error:  # noqa: BLE001  nobody is left to tell but the stream
-            self.status("dead", f"the last windows are lost: {type(error).__name__}: {error}")
+            self.emit(
+                Note(time.monotonic_ns(), "warning", f"the last windows are lost: {type(error).__name__}: {error}")
+            )
 
     def _turn_round(self) -> None:
         assert self._selector is not None

@@ -50,7 +50,10 @@ MISSING = Trouble("missing", "py-spy is not installed beside ppscope nor on PATH
 
 
 def find_pyspy() -> str | None:
-    """Path of the py-spy binary: `PPSCOPE_PYSPY`, else beside this Python, else on PATH; None when there is none."""
+    """Path of the py-spy binary: `PPSCOPE_PYSPY`, else beside this Python, else where it was installed for it, else on PATH.
+
+    None when there is none. `pip install --user` puts it into a folder that often is not on PATH.
+    """
     chosen = os.environ.get("PPSCOPE_PYSPY")
     if chosen:
         return chosen if os.path.isfile(chosen) and os.access(chosen, os.X_OK) else None
@@ -58,7 +61,18 @@ def find_pyspy() -> str | None:
         candidate = folder / "py-spy"
         if os.access(candidate, os.X_OK) and candidate.is_file():
             return str(candidate)
-    return shutil.which("py-spy")
+    return _installed() or shutil.which("py-spy")
+
+
+def _installed() -> str | None:
+    from importlib import metadata  # here: it takes 24 ms, which the first frame would wait for
+
+    try:
+        files = metadata.files("py-spy") or []
+    except metadata.PackageNotFoundError:
+        return None
+    places = [str(file.locate()) for file in files if file.name == "py-spy"]
+    return next((os.path.realpath(place) for place in places if os.access(place, os.X_OK)), None)
 
 
 def record_argv(binary: str, pid: int, rate_hz: int, out: str, longest_s: int) -> list[str]:

@@ -7,12 +7,13 @@ import msgspec
 from ppscope.records import Fact, Rank, RankKey
 from ppscope.target.arguments import LaunchArguments, arguments_of
 from ppscope.target.commands import parse_python
+from ppscope.target.config_file import ConfigProblem, config_words
 from ppscope.target.environment import kept_environment, rank_environment
 from ppscope.target.errors import printable
 from ppscope.target.found import Found
 from ppscope.target.gpu_map import Placement, map_gpus
 from ppscope.target.installed import find_installed
-from ppscope.target.procfs import user_name
+from ppscope.target.procfs import Proc, user_name
 from ppscope.target.redact import redact_argv, redact_text
 from ppscope.target.sockets import Located, PortCheck, locate_port
 from ppscope.target.tree import Tree
@@ -59,6 +60,8 @@ def build(tree: Tree, launcher: int, kind: str) -> Found | None:
     if arguments.config is not None:
         facts.append(Fact("config_file", redact_text(arguments.config), "cmdline"))
     model = arguments.served_model_name or arguments.model
+    if _asks_for_tls(proc, launcher, argv):
+        facts.append(Fact("tls", "yes", "cmdline"))
     if model is not None:
         facts.append(Fact("model_path", redact_text(arguments.model or model), "cmdline"))
     again = proc.stat(launcher)
@@ -89,6 +92,14 @@ def build(tree: Tree, launcher: int, kind: str) -> Found | None:
         facts=tuple(facts),
         gpus_file=(environ or {}).get("PPSCOPE_EMULATED_GPUS"),
     )
+
+
+def _asks_for_tls(proc: Proc, launcher: int, argv: tuple[str, ...]) -> bool:
+    try:
+        configured = config_words(proc, launcher, argv)
+    except ConfigProblem:
+        configured = ()  # the source of the settings says so
+    return any(word.split("=")[0] == "--ssl-certfile" for word in (*argv, *configured))
 
 
 def _is_sglang_tool(argv: tuple[str, ...]) -> bool:

@@ -16,10 +16,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ppscope import emulator
 from ppscope.commands.live import prefers_ascii
-from ppscope.doctor import gather_own, gather_target
+from ppscope.doctor import gather, gather_own, gather_target
+from ppscope.doctor.checks import judge
 from ppscope.doctor.checks_terminal import locale
-from ppscope.doctor.facts import Answer, Facts, Own
+from ppscope.doctor.facts import Answer, Facts, Own, Target, Tools
 from ppscope.doctor.gather_tools import tools
 from ppscope.records import Fact
 from ppscope.sources.server_keys import Keys
@@ -162,6 +164,33 @@ def test_memory_of_another_user_does_not_open() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == f"({os.getpid()},)\n"
+
+
+@pytest.mark.parametrize("how", ["slow", "fault"])
+def test_a_server_that_cannot_be_looked_into_is_said_and_nothing_is_claimed_of_it(
+    how: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Where the look takes too long, no port "None was not asked" and no Python "cannot be told"."""
+    over = threading.Event()
+    request.addfinalizer(over.set)
+
+    def look(found: object) -> Target:
+        if how == "fault":
+            raise ZeroDivisionError("planted")
+        over.wait()
+        raise AssertionError
+
+    monkeypatch.setattr(gather, "LOOK_S", 0.2)
+    monkeypatch.setattr(gather, "tools", lambda ask_nvml: Tools())
+    monkeypatch.setattr(gather_target, "target", look)
+    with emulator.start("serial", 2) as server:
+        facts, error = gather.gather(server.pid)
+    assert error is None
+    verdicts = {check.id: check for check in judge(facts)}
+    assert verdicts["target.found"].state == "unknown"
+    assert {"slow": "took more than", "fault": "ZeroDivisionError: planted"}[how] in verdicts["target.found"].what
+    assert not {"http.port", "http.key", "http.metrics", "log", "pyspy.python"} & verdicts.keys()
+    assert {"target.memory", "target.user", "ptrace.capability"} <= verdicts.keys()
 
 
 def test_the_python_of_a_running_process() -> None:

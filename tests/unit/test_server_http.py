@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,22 @@ def fetch(server: TinyHttp, answer: Answer, read_s: float = 5.0) -> object:
     server.routes["/x"] = answer
     with HttpClient("127.0.0.1", server.port).get("/x", read_s) as got:
         return got.status, got.json()
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl to make a certificate with")
+def test_a_server_behind_tls_answers_whatever_its_certificate_says(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=elsewhere.example"
+    subprocess.run([*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with tiny_http(x=reply("[7]")) as server:
+        server.tls = context
+        with HttpClient("127.0.0.1", server.port, tls=True).get("/x") as got:
+            assert (got.status, got.json()) == (200, [7])
+        with pytest.raises(HttpError) as error, HttpClient("127.0.0.1", server.port).get("/x"):
+            pass
+    assert error.value.kind in ("closed", "garbage")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,12 +101,18 @@ def test_the_first_line_is_clean_and_short() -> None:
     assert len(first_line(b"x" * 9999)) == 300
 
 
-def test_pyspy_beside_this_python_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyspy_beside_this_python_comes_first_then_where_pip_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "nowhere"))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    files = [
+        SimpleNamespace(name=name, locate=lambda name=name: tmp_path / "user" / name) for name in ("RECORD", "py-spy")
+    ]
+    monkeypatch.setattr(metadata, "files", {"py-spy": files}.get)
     assert find_pyspy() is None
-    for folder in (tmp_path / "path", tmp_path):
+    for folder in (tmp_path / "path", tmp_path / "user", tmp_path):
         folder.mkdir(exist_ok=True)
         binary = folder / "py-spy"
         binary.write_text("")

@@ -369,6 +369,24 @@ def test_the_kernel_hides_from_whom_we_say(who: str) -> None:
     assert done.stdout.split() == [str(who == "nobody")] * 2, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("extra", "config", "tls"),
+    [
+        ("", "", False),
+        ("--ssl-certfile /c.pem", "", True),
+        ("--ssl-certfile=/c.pem", "", True),
+        ("--config /serve.yaml", "ssl-certfile: /c.pem\n", True),
+        ("--config /serve.yaml", "pp-size: 2\n", False),
+        ("--config /serve.yaml", "[", False),
+    ],
+)
+def test_tls_is_asked_for_on_the_command_line_or_in_a_file(fake: FakeProc, extra: str, config: str, tls: bool) -> None:
+    fake.files.mkdir(exist_ok=True)
+    (fake.files / "serve.yaml").write_text(config)
+    serve(fake, extra=f"--pp-size 2 {extra}")
+    assert any(fact.name == "tls" for fact in resolve(100, fake.root).facts) is tls
+
+
 def test_a_pid_is_known_again_only_with_its_start_time(fake: FakeProc) -> None:
     serve(fake)
     fake.add(400, ["x"], state="T")

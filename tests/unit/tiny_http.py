@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ class TinyHttp:
         self.routes = routes
         self.seen: list[str] = []
         self.released = threading.Event()
+        self.tls: ssl.SSLContext | None = None
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -67,6 +69,8 @@ class TinyHttp:
         with sock:
             head = b""
             try:
+                if self.tls is not None:
+                    sock = self.tls.wrap_socket(sock, server_side=True)
                 while b"\r\n\r\n" not in head and (more := sock.recv(4096)):
                     head += more
                 text = head.decode("latin-1")
