@@ -11,6 +11,7 @@ import pytest
 from ppscope.collect.client import CollectorProcess
 from ppscope.records import AnyRecord, HostSamples
 from ppscope.session import Session
+from tests.footprint import Footprint, footprints
 from tests.sglang.server import ServerSpec, SglangServer
 
 PP2_OLD = ServerSpec("0.5.11", pp=2)
@@ -101,3 +102,25 @@ def test_the_stream_of_a_loaded_server(sglang_server: SglangServer) -> None:
             assert max(shares, key=shares.__getitem__) == spec.layers.index(max(spec.layers)), shares
         assert watched.session.cost is not None
         print("shares", {pp: round(share, 3) for pp, share in shares.items()}, "cost", watched.session.cost)
+
+
+@pytest.mark.parametrize("sglang_server", [PP4_UNEVEN], indirect=True, ids=["0.5.23-pp4"])
+def test_nothing_can_be_seen_in_the_real_server_after_we_left(sglang_server: SglangServer) -> None:
+    """Threads, open files, mapped files, tracer and state of every scheduler and of the detokenizer."""
+    with sglang_server.load(clients=8, seconds=5, tokens=32):
+        pass  # what its processes make or load at their first request is theirs
+    before = footprints(sglang_server.pid)
+    with watching(sglang_server, 8.0) as watched:
+        seen = footprints(sglang_server.pid)
+        assert all(now.tracer == 0 and not now.stopped for now in seen.values())
+        assert {key.pp for key in watched.session.states} == set(range(sglang_server.spec.pp))
+
+    def left() -> list[tuple[Footprint, Footprint]]:
+        after = footprints(sglang_server.pid)
+        del after[sglang_server.pid]  # the HTTP server has threads and sockets of its own, as its clients want them
+        return [(before[pid], now) for pid, now in after.items() if now != before[pid]]
+
+    deadline = time.monotonic() + 15
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left() == []

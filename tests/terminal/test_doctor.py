@@ -133,7 +133,7 @@ def test_a_view_without_the_capability_says_so_and_shows_the_rest(server: emulat
     """The GPUs and the load are still there; the stacks are named with what gives them."""
     with Terminal([*WITHOUT_PTRACE, str(PPSCOPE), "attach", str(server.pid)], columns=200) as terminal:
         try:
-            terminal.wait_for(lambda text: "CAP_SYS_PTRACE" in text and "/600 W" in text)
+            terminal.wait_for(lambda text: "--cap-add SYS_PTRACE" in text and "/600 W" in text)
             terminal.send("q")
             assert terminal.wait() == 0
         except AssertionError:

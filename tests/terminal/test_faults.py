@@ -21,6 +21,7 @@ from ppscope.collect.stream import StreamError
 from ppscope.records import BatchLog
 from ppscope.signals import exit_code
 from ppscope.sources.stacks_pyspy import find_pyspy
+from tests.footprint import Footprint, footprints
 from tests.terminal.faults_tools import (
     STAGES,
     attach,
@@ -41,40 +42,32 @@ def server() -> Iterator[emulator.EmulatedServer]:
         yield running
 
 
-def footprint(pid: int) -> dict[int, tuple[object, ...]]:
-    """What could be seen of a visitor in the target: threads, descriptors, tracer, whether it is stopped."""
-    seen: dict[int, tuple[object, ...]] = {}
-    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        tracer = next(line for line in status.splitlines() if line.startswith("TracerPid"))
-        files = sorted(os.readlink(f"/proc/{process.pid}/fd/{fd}").split(":")[0] for fd in _descriptors(process.pid))
-        seen[process.pid] = (process.num_threads(), files, tracer, process.status() == psutil.STATUS_STOPPED)
-    return seen
-
-
-def _descriptors(pid: int) -> list[str]:
-    held = []
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            if not os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:"):
-                held.append(fd)  # an HTTP request of somebody else may be under way
-        except OSError:
-            continue
-    return held
-
-
-def test_nothing_can_be_seen_in_the_target_after_we_left(server: emulator.EmulatedServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["q", "killed"])
+def test_nothing_can_be_seen_in_the_target_after_we_left(
+    server: emulator.EmulatedServer, tmp_path: Path, way: str
+) -> None:
     """Nor on the disk: the folder for temporary files is as empty as before."""
-    before = footprint(server.pid)
+    before = footprints(server.pid)
     with Terminal([str(PPSCOPE), "attach", str(server.pid)], env={"TMPDIR": str(tmp_path)}) as terminal:
         terminal.wait_for(live())
-        assert all(row[2] == "TracerPid:\t0" and not row[3] for row in footprint(server.pid).values())
-        leave(terminal)
-    after = footprint(server.pid)
-    assert {pid: row[1:] for pid, row in after.items()} == {pid: row[1:] for pid, row in before.items()}
-    for pid, row in after.items():
-        # The server's own request threads come and go; a scheduler's do not.
-        assert pid == server.pid or row[0] == before[pid][0]
+        assert all(seen.tracer == 0 and not seen.stopped for seen in footprints(server.pid).values())
+        if way == "q":
+            leave(terminal)
+        else:
+            everything = terminal.descendants()
+            terminal.process.kill()
+            assert all_gone(everything) == []
+
+    def left() -> list[tuple[Footprint, Footprint]]:
+        """The server's own request threads come and go; a scheduler's do not."""
+        after = footprints(server.pid)
+        after[server.pid] = after[server.pid]._replace(threads=before[server.pid].threads)
+        return [(before[pid], seen) for pid, seen in after.items() if seen != before[pid]]
+
+    deadline = time.monotonic() + 10
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.1)  # its end of a request that was cut
+    assert left() == []
     assert list(tmp_path.iterdir()) == []
 
 
