@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 MARKER = "«redacted»"
 
 _TRIGGER = re.compile(
-    r"key|token|secret|passw|passphrase|pwd|credential|bearer|cookie|ssl|cert|auth(?!or(?!i))|signature"
+    r"key|token|secret|passw|passphrase|pwd|credential|bearer|cookie|ssl|cert|auth(?!or(?!i))|signature|^sig$"
 )
 _TOKENIZER = re.compile(r"(?:de)?tokeniz(?:er|ers|ation|e)")
 _TOKEN_COUNT = re.compile(
@@ -31,7 +31,20 @@ _HARMLESS = frozenset(
 """SGLang's own options (0.5.6 to 0.5.23) that look like secrets and are none."""
 _ABBREVIATED = ("api-key", "admin-api-key", "hf-token", "ssl-keyfile-password", "watermark-key")
 """argparse accepts any unique beginning of an option."""
-_PRIVATE = frozenset({"prompt", "prompts", "messages", "input-ids", "origin-input-ids", "input-text", "output-text"})
+_PRIVATE = frozenset(
+    {
+        "prompt",
+        "prompts",
+        "messages",
+        "input-ids",
+        "origin-input-ids",
+        "input-text",
+        "output-text",
+        "input-texts",
+        "question",
+    }
+)
+"""What users of a server say to it and hear from it, as these keys and as options of somebody's own program."""
 
 _SHAPES = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
@@ -77,8 +90,17 @@ def is_sensitive_flag(flag: str, value: str | None = None) -> bool:
     return is_sensitive(name, value) or (len(name) > 1 and any(full.startswith(name) for full in _ABBREVIATED))
 
 
+def is_private(name: str) -> bool:
+    """Whether what stands under this name is what somebody said to the server, or heard from it."""
+    name = normal_name(name)
+    return name in _PRIVATE or name.endswith(("-prompt", "-prompts"))
+
+
 def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command line in which every value behind a sensitive option, and every secret inside other words, is the marker."""
+    """A command line in which every value behind a sensitive option, and every secret inside other words, is the marker.
+
+    So is what somebody says to the server: all words behind `--prompt` and its like, and the text of a program behind `-c`.
+    """
     out: list[str] = []
     index = 0
     while index < len(argv):
@@ -87,15 +109,18 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
         name, equals, value = word.partition("=")
         if word.startswith("-") and not any(char.isspace() for char in name):
             if equals:
-                out.append(f"{name}={MARKER}" if is_sensitive_flag(name, value) else f"{name}={redact_text(value)}")
+                hidden = is_private(name) or is_sensitive_flag(name, value)
+                out.append(f"{name}={MARKER}" if hidden else f"{name}={redact_text(value)}")
                 continue
             out.append(word if _is_plain_flag(word) else redact_text(word))
             following = argv[index] if index < len(argv) else None
-            if following is None or not is_sensitive_flag(word, following):
+            private = is_private(word) or (word == "-c" and all(given.startswith("-") for given in argv[1:index]))
+            if following is None or not (private or is_sensitive_flag(word, following)):
                 continue
             out.append(MARKER)
             index += 1
-            while normal_name(word).endswith("s") and index < len(argv) and not argv[index].startswith("-"):
+            several = private or normal_name(word).endswith("s")
+            while several and word != "-c" and index < len(argv) and not argv[index].startswith("--"):
                 out.append(MARKER)
                 index += 1
         elif equals and re.fullmatch(r"[A-Za-z_]\w*", name) and is_sensitive(name, value):
@@ -172,7 +197,7 @@ def redact_mapping(mapping: Mapping[str, object]) -> dict[str, object]:
     for raw_name, value in mapping.items():
         name = str(raw_name)
         empty = value is None or isinstance(value, bool) or (isinstance(value, str | list | tuple | dict) and not value)
-        if not empty and (is_sensitive(name, value) or normal_name(name) in _PRIVATE):
+        if not empty and (is_sensitive(name, value) or is_private(name)):
             out[name] = MARKER
         else:
             out[name] = redact_value(value)

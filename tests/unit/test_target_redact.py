@@ -31,6 +31,29 @@ def test_a_secret_behind_a_flag_is_removed_from_argv_and_from_text(flag: str, fo
     assert MARKER in " ".join(out)
 
 
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["--prompt", f"tell {SECRET} me"], ("--prompt", MARKER)),
+        ([f"--prompt={SECRET}"], (f"--prompt={MARKER}",)),
+        (["--prompts", "a", SECRET, "-b"], ("--prompts", MARKER, MARKER, MARKER)),
+        (["--system-prompt", SECRET], ("--system-prompt", MARKER)),
+        (["--messages", f'[{{"content": "{SECRET}"}}]'], ("--messages", MARKER)),
+        (["--input_text", SECRET], ("--input_text", MARKER)),
+    ],
+)
+def test_what_is_said_to_a_server_is_removed_from_a_command_line(words: list[str], left: tuple[str, ...]) -> None:
+    out = redact_argv(["python", "offline.py", *words, "--tp", "2"])
+    assert out == ("python", "offline.py", *left, "--tp", "2")
+
+
+def test_the_text_of_a_program_is_removed_and_a_script_of_that_option_is_not() -> None:
+    assert redact_argv(["python3", "-c", f"print('{SECRET}')", "x"]) == ("python3", "-c", MARKER, "x")
+    assert redact_argv(["python3", "-u", "-P", "-c", SECRET]) == ("python3", "-u", "-P", "-c", MARKER)
+    assert redact_argv(["python3", "serve.py", "-c", "config"]) == ("python3", "serve.py", "-c", "config")
+    assert SECRET not in redact_text(f"https://x.blob.core.windows.net/models?se=1&sig={SECRET}")
+
+
 @given(
     before=st.sampled_from(["", "my-", "x_", "hf-"]),
     word=st.sampled_from(["key", "token", "secret", "password", "KEY", "Token"]),
