@@ -16,6 +16,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from ppscope import __version__
 from ppscope.collect.cost import CostMeter
 from ppscope.collect.observed import Observed
@@ -40,13 +42,12 @@ from ppscope.sources.idle_cores import IdleCores
 from ppscope.sources.stacks_room import FREE, Room
 from ppscope.target.errors import AttachError
 from ppscope.target.found import Found
-from ppscope.target.processes import find_servers, resolve, still_there
+from ppscope.target.processes import find_servers, has_ended, resolve
 
 _TICK_S = 1.0
 _RESCAN_TICKS = 10
 _CANDIDATE_TICKS = 2
 _CLOCK_TICKS = 30
-_ENDED = ("gone", "zombie", "pid_reused")
 
 
 class Door:
@@ -171,8 +172,9 @@ class Collector:
             self.emit(Clock(now, time.time_ns()))
         if self._found is None:
             return
-        if still_there(self._found.launcher_pid, self._found.launcher_started_ticks) in _ENDED:
-            if tick % _CANDIDATE_TICKS == 0:
+        if has_ended(self._found.launcher_pid, self._found.launcher_started_ticks):
+            first = self._say_gone(now)
+            if first or tick % _CANDIDATE_TICKS == 0:
                 self._look_for_successor(now)
             return
         loading = self._server is not None and self._server.state == "loading"
@@ -183,6 +185,16 @@ class Collector:
             except AttachError:
                 return
         self._announce(now)
+
+    def _say_gone(self, now: int) -> bool:
+        """Tell the sources that the server is over: its port may be somebody else's by now, who is not to be asked, nor sent a key."""
+        if self._server is None or self._server.state == "gone":
+            return False
+        self._server = msgspec.structs.replace(self._server, at_ns=now, state="gone")
+        self.emit(self._server)
+        for source in self._sources:
+            source.update(self._server)
+        return True
 
     def _look_for_successor(self, now: int) -> None:
         assert self._found is not None

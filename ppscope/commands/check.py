@@ -20,6 +20,7 @@ from ppscope.session.dumping import burst
 from ppscope.session.evidence import gather
 from ppscope.session.troubles import blind
 from ppscope.target.errors import for_command
+from ppscope.target.processes import has_ended
 from ppscope.views import Occupancy
 
 DUMP_CORES = 0.5
@@ -87,6 +88,9 @@ def look(session: Session, stream: CollectorProcess, seconds: float) -> End | No
             gone = session.end.reason == "target_gone"
             return session.end if not gone else End(0, "target_gone", session.end.message, exit_code=exits.TARGET_ENDED)
         if now - started >= seconds and (now - started >= most_s(seconds) or not missing(session)):
+            server = session.server
+            if server is not None and has_ended(server.launcher_pid, server.launcher_started_ticks):
+                continue  # the collector says so within a second
             return None
         if session.server is not None and now - asked >= _AGAIN_S and "slots" in missing(session):
             asked = now

@@ -21,10 +21,13 @@ class Interned:
         self._unknown = Meaning(table.other)
 
     def add(self, record: FrameDef | StackDef) -> None:
-        """Take in a definition."""
+        """Take in a definition; one that comes again under the same number is what it means from then on."""
         if isinstance(record, FrameDef):
             self._frames[record.id] = (record.function, record.file, record.line)
         else:
+            # The same numbers may be of other frames: a recording in which an older ppscope went on to the next server.
+            self._meanings.pop(record.id, None)
+            self._by_request.pop(record.id, None)
             self._stacks[record.id] = record.frames
 
     def frames(self, stack: int) -> list[Frame]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ppscope.records import Server
 from ppscope.sources.server_http import HttpClient, HttpError, speaks_tls
 from ppscope.sources.server_keys import Keys
+from ppscope.target.processes import has_ended
 
 START_READ_S = 60.0
 """The first profile of a process starts CUPTI, which takes seconds; a scheduler in a long prefill answers after it."""
@@ -70,10 +71,14 @@ class Profiler:
             for client in self._open:
                 client.close()
 
+    def _key(self) -> str | None:
+        server = self._server
+        return self._keys.key(not has_ended(server.launcher_pid, server.launcher_started_ticks))
+
     def _post(self, path: str, body: bytes, read_s: float) -> int:
         server, tls = self._server, speaks_tls(self._server)
         while True:
-            client = HttpClient(server.host, server.port or 0, tls, lambda: self._keys.key(True))
+            client = HttpClient(server.host, server.port or 0, tls, self._key)
             with self._lock:
                 self._open.add(client)
             try:

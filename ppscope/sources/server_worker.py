@@ -12,6 +12,7 @@ from ppscope.sources.base import Emit
 from ppscope.sources.server_http import HttpClient, speaks_tls
 from ppscope.sources.server_keys import Keys
 from ppscope.target.errors import inside_network
+from ppscope.target.processes import has_ended
 
 MAX_FAULTS = 5
 
@@ -47,6 +48,11 @@ class Desk:
         """Whether the port was traced to this server's sockets (fact `port.owned`); None when it could not be told."""
         return {"yes": True, "no": False}.get(str(self._fact("port.owned")))
 
+    def key(self) -> str | None:
+        """The API key to send now, None for none: a server that ended this very second has left its port to anybody."""
+        owned = self.port_owner() and not has_ended(self.server.launcher_pid, self.server.launcher_started_ticks)
+        return self.keys.key(owned)
+
     def _fact(self, name: str) -> object:
         return next((fact.value for fact in reversed(self.server.facts) if fact.name == name), None)
 
@@ -77,7 +83,7 @@ class Desk:
         with self._lock:
             old = self._client
             if old is None or old.port != server.port or old.listens_on != server.host or old.tls != tls:
-                self._client = HttpClient(server.host, server.port or 0, tls, lambda: self.keys.key(self.port_owner()))
+                self._client = HttpClient(server.host, server.port or 0, tls, self.key)
                 if self.stopping.is_set():
                     self._client.close()
             return self._client  # type: ignore[return-value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 from collections.abc import Sequence
@@ -23,11 +24,14 @@ def clean(text: str) -> str:
     return text if len(text) <= MAX_TEXT else "…" + text[1 - MAX_TEXT :]
 
 
+_FRAMES, _STACKS = itertools.count(), itertools.count()
+
+
 class StackTable:
     """Numbers for frames and stacks, defined on the stream before their first use.
 
-    A number is never used twice. When the table is full it forgets everything and defines anew, so its memory is bounded; call
-    `reset` too when definitions may not have reached the reader.
+    A number is never used twice, also not by the table of the next server: a view keeps what an old one means. When the table is full
+    it forgets everything and defines anew, so its memory is bounded; call `reset` too when definitions may not have reached the reader.
     """
 
     def __init__(self, emit: Emit, limit: int = 200_000) -> None:
@@ -36,8 +40,6 @@ class StackTable:
         self._lock = threading.Lock()
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
-        self._next_frame = 0
-        self._next_stack = 0
 
     def stack(self, frames: Sequence[Frame]) -> int:
         """Number of a stack, outermost frame first; definitions go out first when it is new."""
@@ -47,8 +49,7 @@ class StackTable:
             ids = tuple(self._frame(frame) for frame in frames[-MAX_DEPTH:])
             known = self._stacks.get(ids)
             if known is None:
-                known = self._stacks[ids] = self._next_stack
-                self._next_stack += 1
+                known = self._stacks[ids] = next(_STACKS)
                 self._emit(StackDef(known, ids))
             return known
 
@@ -67,8 +68,7 @@ class StackTable:
     def _frame(self, frame: Frame) -> int:
         known = self._frames.get(frame)
         if known is None:
-            known = self._frames[frame] = self._next_frame
-            self._next_frame += 1
+            known = self._frames[frame] = next(_FRAMES)
             function, file, line = frame
             self._emit(FrameDef(known, clean(function), clean(file), line or None))
         return known

@@ -78,6 +78,11 @@ def still_there(pid: int, started_ticks: int, proc_root: str = "/proc") -> str:
     return "stopped" if stat.state in "Tt" else "alive"
 
 
+def has_ended(pid: int, started_ticks: int) -> bool:
+    """Whether a process is over, its number free or another's."""
+    return still_there(pid, started_ticks) in ("gone", "zombie", "pid_reused")
+
+
 def _candidates(tree: Tree, pid: int, servers: dict[int, str]) -> list[int]:
     """Launchers that a process may mean: its own or the nearest above, else all below it."""
     for above in tree.ancestors(pid):

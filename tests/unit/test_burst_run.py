@@ -32,7 +32,7 @@ from ppscope.sources.server_keys import Keys
 from ppscope.sources.stacks_pyspy import started_ticks
 from ppscope.views import Finding
 from tests.kineto import Pipeline
-from tests.unit.tiny_http import eventually, raw, reply, tiny_http
+from tests.unit.tiny_http import eventually, living, raw, reply, tiny_http
 
 QUICK = Patience(look_s=0.02, window_s=0.3, quiet_s=0.6)
 
@@ -320,7 +320,9 @@ def test_the_admin_key_is_sent_only_when_asked_for() -> None:
         (reply("ok") if allowed else reply("", "401 Unauthorized"))(sock, path, head)
 
     with tiny_http(start_profile=guarded) as http:
-        profiler = Profiler(server(port=http.port), Keys({"PPSCOPE_API_KEY": "key", "PPSCOPE_ADMIN_KEY": "admin"}))
+        profiler = Profiler(
+            server(port=http.port, **living()), Keys({"PPSCOPE_API_KEY": "key", "PPSCOPE_ADMIN_KEY": "admin"})
+        )
         assert profiler.start({"num_steps": 4}) is None
         assert ["Bearer" in head for head in http.seen] == [False, True, True]
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from ppscope.commands.check import missing, most_s
+from ppscope import exits
+from ppscope.commands import check as check_module
+from ppscope.commands.check import look, missing, most_s
 from ppscope.session import Session
 from tests.unit.pipeline_story import HEALTHY, IDLE, ONE, SERIAL, START, Pipeline, Story
 
@@ -40,6 +43,31 @@ def test_what_is_missing_after_some_seconds(name: str, story: Story, seconds: in
         stream.second(story)
         session.poll()
     assert missing(session) - {"rules"} == lacks, "this server's source was never read"
+
+
+def test_a_server_that_ended_in_the_last_second_of_the_look_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector says so a second later; until then nothing was found, and that would pass a gate."""
+
+    class Ending(Pipeline):
+        turns = 0
+
+        def wait(self, timeout_s: float) -> bool:
+            self.turns += 1
+            if self.turns < 4:
+                self.second(HEALTHY)
+            else:
+                assert session.server is not None
+                self.waiting.append(msgspec.structs.replace(session.server, state="gone"))
+            return True
+
+    stream = Ending("ends")
+    session = Session(stream, clock=lambda: stream.at_ns)
+    stream.second(HEALTHY)
+    session.poll()
+    monkeypatch.setattr(check_module, "has_ended", lambda pid, ticks: True)
+    end = look(session, stream, 0.0)  # type: ignore[arg-type]
+    assert end is not None
+    assert end.exit_code == exits.TARGET_ENDED
 
 
 def test_dumps_of_a_look_are_bounded_as_it_asks() -> None:

@@ -29,7 +29,7 @@ from ppscope.sources.server_worker import Desk
 from ppscope.target.procfs import Proc
 from ppscope.target.python_build import python_files, python_of
 from tests.unit.test_server_source import BARE, OWNED
-from tests.unit.tiny_http import TinyHttp, reply, tiny_http
+from tests.unit.tiny_http import TinyHttp, living, reply, tiny_http
 
 SYSCALL = {"x86_64": 310, "aarch64": 270}.get(platform.machine())
 """process_vm_readv."""
@@ -110,7 +110,7 @@ def wanting(*keys: str) -> TinyHttp:
 def desk(port: int, environment: dict[str, str], owned: bool = True) -> Desk:
     facts = OWNED if owned else (Fact("port.owned", "no", "socket"),)
     server = msgspec.structs.replace(
-        BARE, kind="launch_server", state="serving", launcher_pid=2**22 + 1, host="127.0.0.1", port=port, facts=facts
+        BARE, kind="launch_server", state="serving", host="127.0.0.1", port=port, facts=facts, **living()
     )
     return Desk(lambda _: None, server, Keys(environment), threading.Event())
 

@@ -28,8 +28,9 @@ from ppscope.records import (
 from ppscope.sources import server_scrape
 from ppscope.sources.server import ServerSource
 from ppscope.sources.server_keys import Keys
+from ppscope.sources.stacks_pyspy import started_ticks
 from ppscope.target.server_info import CONFIG_PROBLEM
-from tests.unit.tiny_http import Answer, eventually, raw, reply, tiny_http
+from tests.unit.tiny_http import Answer, eventually, living, raw, reply, tiny_http
 
 DATA = Path(__file__).parent / "data" / "server"
 OWNED = (Fact("port.owned", "yes", "socket"),)
@@ -242,10 +243,34 @@ def locked(key: str) -> dict[str, Answer]:
 )
 def test_a_key_from_the_environment_opens_the_server(watch: Watch, environment: dict[str, str]) -> None:
     with tiny_http(**locked("k")) as server:
-        watched = watch(server.port, environment=environment)
+        watched = watch(server.port, environment=environment, **living())
         watched.wait_for("http", "ok")
         watched.wait_kind(Settings)
         assert "Authorization" not in server.seen[0] or "/metrics" in server.seen[0]
+
+
+@pytest.mark.parametrize("how", ["told", "not yet told"])
+def test_whoever_takes_the_port_of_a_server_that_ended_gets_no_key(watch: Watch, how: str) -> None:
+    launcher = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ticks = started_ticks(launcher.pid) or 0
+    with tiny_http(**locked("k")) as server:
+        there = {"launcher_pid": launcher.pid, "launcher_started_ticks": ticks}
+        watched = watch(server.port, environment={"PPSCOPE_API_KEY": "k"}, **there)
+        watched.wait_for("http", "ok")
+        watched.wait_kind(Settings)
+        launcher.communicate(b"\n")
+        asked = len(server.seen)
+        if how == "told":
+            gone = msgspec.structs.replace(BARE, port=server.port, state="gone", facts=OWNED, **there)
+            watched.source.update(gone)
+            watched.wait_for("http", "off", "the server is gone")
+            time.sleep(0.3)  # one answer may be under way
+            asked = len(server.seen)
+            time.sleep(2.5)
+            assert len(server.seen) == asked, "it is not asked at all"
+        else:
+            assert eventually(lambda: len(server.seen) > asked + 1)
+            assert not any("Authorization" in head for head in server.seen[asked + 1 :])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ppscope.records import BatchLog, LoadSample, LogNote, Metric, Settings
+from ppscope.records import BatchLog, FrameDef, LoadSample, LogNote, Metric, Settings, StackDef
+from ppscope.sources.stacks_intern import StackTable
 from tests.unit.test_session_troubles import SECOND, START, Live, server
 
 AT = START + SECOND
@@ -39,6 +40,27 @@ def test_settings_and_load_of_a_server_are_not_those_of_the_next(live: Live) -> 
     assert live.session.settings.notes == fresh.session.settings.notes
     assert live.session.load.passes_since(START) == {}
     assert live.session.load.recent_batches(live.now_ns) == []
+
+
+def test_numbers_of_stacks_that_come_again_mean_what_is_said_last(live: Live) -> None:
+    """In recordings of an older ppscope every server's stacks were counted from 0."""
+    phases = []
+    for function in ("_pp_launch_batch", "recv_requests"):
+        loop = FrameDef(0, "event_loop_pp", "sglang/srt/managers/scheduler_pp_mixin.py", 1)
+        said = (loop, FrameDef(1, function, "sglang/srt/managers/scheduler.py", 2), StackDef(0, (0, 1)))
+        live.say(*said)
+        phases.append(live.session.interned.phase(0))
+        fresh = Live(*said).session.interned
+        assert live.session.interned.frames(0)[-1][0] == function
+        assert phases[-1] == fresh.phase(0)
+        assert live.session.interned.by_request(0) == fresh.by_request(0)
+    assert phases[0] != phases[1]
+
+
+def test_no_number_of_a_stack_is_used_by_two_tables() -> None:
+    tables = [StackTable(lambda record: None) for _ in range(3)]
+    numbers = [table.stack([("f", "g.py", line)]) for line in range(5) for table in tables]
+    assert len(set(numbers)) == len(numbers)
 
 
 def test_the_same_server_told_anew_keeps_them(live: Live) -> None:

@@ -85,6 +85,13 @@ class Straggler(Source):
 
     name = "straggler"
 
+    def __init__(self, emit: Emit) -> None:
+        super().__init__(emit)
+        self.states: list[str] = []
+
+    def update(self, server: Server) -> None:
+        self.states.append(server.state)
+
     def start(self, server: Server) -> None:
         self.emit(Clock(server.launcher_pid, 1))
 
@@ -94,6 +101,34 @@ class Straggler(Source):
     def speak_late(self) -> None:
         self.status("degraded", "cut off")
         self.emit(Clock(0, 1))
+
+
+def test_the_end_of_a_server_is_told_at_once_to_the_view_and_to_every_source(
+    old: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port may be somebody else's a moment later."""
+    writer, made = Writer(), []
+    ended: list[bool] = [False]
+
+    def sources(emit: Emit, *_: object) -> list[Source]:
+        made.append(Straggler(emit))
+        return [made[-1]]
+
+    monkeypatch.setattr(collector_module, "_sources", sources)
+    monkeypatch.setattr(collector_module, "resolve", lambda pid: old)
+    monkeypatch.setattr(collector_module, "find_servers", list)
+    monkeypatch.setattr(collector_module, "has_ended", lambda pid, ticks: ended[0])
+    collector = Collector(writer, queue.Queue(), 50.0)  # type: ignore[arg-type]
+    collector.attach(100)
+    collector._tick(1)
+    ended[0] = True
+    writer.said.clear()
+    for tick in range(3, 9):
+        collector._tick(tick)
+    (told,) = [record for record in writer.said if isinstance(record, Server)]
+    (gone,) = [record for record in writer.said if isinstance(record, ServerGone)]
+    assert (told.launcher_pid, told.state) == (100, "gone") == (gone.launcher_pid, made[0].states[-1])
+    assert made[0].states.count("gone") == 1
 
 
 def test_what_the_sources_of_a_server_that_was_left_say_late_is_not_the_next_servers(

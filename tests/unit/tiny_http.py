@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from ppscope.sources.stacks_pyspy import started_ticks
 
 Answer = Callable[[socket.socket, str, str], None]
 """Gets the connection, the path and the whole head of the request."""
@@ -96,6 +100,11 @@ def tiny_http(**routes: Answer) -> Iterator[TinyHttp]:
         yield server
     finally:
         server.close()
+
+
+def living() -> dict[str, Any]:
+    """The launcher's fields of a server that is there: this very process."""
+    return {"launcher_pid": os.getpid(), "launcher_started_ticks": started_ticks(os.getpid()) or 0}
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
