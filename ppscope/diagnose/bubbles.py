@@ -103,6 +103,8 @@ def last_stage_sync(evidence: Evidence) -> Finding | None:
     busy = say.busy_by_stage(evidence)
     if busy is None or len(busy) < 2 or evidence.server.device == "cpu" or not _full(evidence):
         return None
+    if len(busy) != evidence.server.pp_size:
+        return None  # the last stage is on another node
     version, depth = say.version(evidence), say.number(evidence, "pp_async_batch_depth")
     if evidence.active is not True or depth != 0 or version is None or version < (0, 5, 7):
         return None

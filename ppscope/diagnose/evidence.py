@@ -92,6 +92,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """Requests that ran at the very most in the last seconds; None where nothing excludes more."""
     queued_s: float = 0.0
     """For how long every reading of the queue has been above zero."""
+    decodes: bool | None = None
+    """Whether decode passes were counted or logged in the window; False where others were and none of these, None without either."""
     replay_share: float | None = None
     """Share of the window's decode passes that replayed a graph, by counters or the log's flags."""
     replay_source: str | None = None

@@ -14,6 +14,12 @@ SPIN_POWER = 0.4
 SPIN_UTIL = 90.0
 THROTTLED = 0.2
 LEAST_SAMPLES = 10
+_EVERYDAY = ("sw_power_cap", "app_clocks")
+"""Reasons under which a board at work may run at nearly full clocks."""
+SLOW_CLOCK = 0.9
+BUSY = 0.4
+"""Forward passes over all stages, as a share of the window, below which the server idles most of the time."""
+_FORWARD = ("replay", "eager", "graph_input", "prepare", "sample", "wait_gpu")
 _RECEIVING = ("recv_activations", "recv_outputs", "wait_requests")
 _MEANING = {name: meaning for _, name, meaning in THROTTLE_REASONS}
 
@@ -32,10 +38,19 @@ def _power(stage: StageEvidence) -> list[tuple[float, float]]:
     ]
 
 
+def _slow(gpu: GpuEvidence) -> bool:
+    return bool(gpu.sm_clock_mhz and gpu.sm_clock_max_mhz and gpu.sm_clock_mhz < SLOW_CLOCK * gpu.sm_clock_max_mhz)
+
+
+def _at_work(evidence: Evidence) -> float:
+    """Share of the window with a forward pass on some stage, at most: a request now and then leaves GPUs idle, rightly."""
+    return sum(stage.phases.get(name, 0.0) for stage in evidence.stages for name in _FORWARD)
+
+
 def idle_while_serving(evidence: Evidence) -> Finding | None:
     """Every stage's GPUs draw little more than nothing while requests run."""
     powers = [_power(stage) for stage in evidence.stages]
-    if evidence.active is not True or not powers or not all(powers):
+    if evidence.active is not True or not powers or not all(powers) or _at_work(evidence) < BUSY:
         return None
     flat = [pair for stage in powers for pair in stage]
     if any(power > LOW_POWER * limit for power, limit in flat):
@@ -106,7 +121,10 @@ def throttled(evidence: Evidence) -> Finding | None:
     hit: list[tuple[int, GpuEvidence, tuple[tuple[str, float], ...]]] = []
     for stage in evidence.stages:
         for gpu in _gpus(stage):
-            reasons = tuple((name, share) for name, share in gpu.throttled if name != "gpu_idle" and share >= THROTTLED)
+            reasons = tuple(
+                (name, share) for name, share in gpu.throttled
+                if name != "gpu_idle" and share >= THROTTLED and (name not in _EVERYDAY or _slow(gpu))
+            )  # fmt: skip
             if reasons:
                 hit.append((stage.pp, gpu, reasons))
     if not hit or evidence.active is not True:

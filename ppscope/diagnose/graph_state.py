@@ -22,7 +22,6 @@ MOSTLY = 0.95
 """Share of passes from which a state is no longer `mixed`."""
 
 _PASSES = "sglang:cuda_graph_passes_total"
-_GAUGE = "sglang:is_cuda_graph"
 _SIZES = re.compile(r"\bbs[= ]\[([\d, ]*)\]")
 
 
@@ -107,8 +106,6 @@ def _observed(phase: str, lines: Sequence[BatchLog], counts: Mapping[str, float]
     flags = [line.graph for line in lines if line.mode == phase and line.graph is not None]
     if flags:
         return _share(flags.count(True), flags.count(False)), "log"
-    if phase == "decode" and counts.get("gauge_samples") and not counts.get("counted"):
-        return _share(counts["gauge_on"], counts["gauge_samples"] - counts["gauge_on"]), "metrics"
     return None, None
 
 
@@ -118,16 +115,12 @@ def _share(replayed: float, eager: float) -> str:
 
 
 def _passes(metrics: Iterable[Metric]) -> dict[str, float]:
-    """Passes per mode within the window, over all places; and the gauge's readings, which count where nothing counts (0.5.6)."""
+    """Passes per mode within the window, over all places. `sglang:is_cuda_graph` is no word on it: no release sets it (0.5.6 to 0.5.23)."""
     first: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     last: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     counts: dict[str, float] = {}
     for metric in metrics:
-        if metric.name == _GAUGE:
-            counts["gauge_samples"] = counts.get("gauge_samples", 0.0) + 1
-            counts["gauge_on"] = counts.get("gauge_on", 0.0) + (metric.value > 0)
-        elif metric.name == _PASSES:
-            counts["counted"] = 1.0
+        if metric.name == _PASSES:
             key = (dict(metric.labels).get("mode", ""), metric.labels)
             if key not in first or metric.value < last[key]:
                 first[key] = metric.value

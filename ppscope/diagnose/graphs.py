@@ -19,15 +19,24 @@ def disabled(evidence: Evidence) -> Finding | None:
     """Decode graphs are off by what was resolved at start-up: by a flag, or by a rule of the installed source."""
     decode = evidence.decode
     off = decode.resolved == "off" or (decode.resolved is None and decode.requested == decode.observed == "off")
-    if not off or decode.observed in ("on", "mixed") or evidence.active is not True:
+    if not off or decode.observed in ("on", "mixed") or evidence.active is not True or not _may_decode(evidence):
         return None
     fired = evidence.rule.fired if evidence.rule is not None else ()
     flag = fired[0].rule.kind == "flag" if fired else decode.requested == "off"
     if flag:
         return _by_flag(evidence, fired)
+    if not fired and evidence.server.device == "cpu":
+        return None  # without torch.compile there are no graphs on a CPU, and nothing turned them off
     if not fired and (evidence.requested is None or CONFIG_PROBLEM in evidence.requested):
         return None
     return _by_rule(evidence, fired)
+
+
+def _may_decode(evidence: Evidence) -> bool:
+    """Whether decode passes are this server's work at all: a prefill node of a disaggregated pair has none, nor have embeddings."""
+    resolved = evidence.resolved or {}
+    other = resolved.get("disaggregation_mode") == "prefill" or resolved.get("is_embedding") is True
+    return not other and evidence.decodes is not False
 
 
 def _facts(evidence: Evidence) -> list[str]:
@@ -186,6 +195,8 @@ def eager_decode(evidence: Evidence) -> Finding | None:
         return None
     if evidence.active is not True or batch_over_captured(evidence) is not None:
         return None
+    if evidence.server.device == "cpu" and not (evidence.resolved or {}).get("enable_torch_compile"):
+        return None  # up to 0.5.15 the setting stays on there though no graph can be captured (ModelRunner.init_device_graphs)
     reasons = runtime_reasons(evidence)
     return Finding(
         id="graphs.eager_decode",

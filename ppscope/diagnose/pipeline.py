@@ -38,17 +38,27 @@ def is_serial(evidence: Evidence) -> bool:
     between = likely(evidence.occupancy)
     # Slots are whole: what lies below 3 is 2. A round that was counted may hold a slot that was just given up.
     at_most = mean / _COUNTED if evidence.occupancy.provenance == "exact" or between is None else math.floor(between[1])
-    half = max(slots / 2, 1.0)
+    half = max(_needed(evidence, slots) / 2, 1.0)
     if at_most > half or _enough(evidence, slots) is not True or _count_contradicts(evidence, half):
         return False
     return between is None or half >= 2 or between[1] < _ONE or _count_says_one(evidence)
 
 
+def _needed(evidence: Evidence, slots: int) -> int:
+    """Slots that keep every stage at work: those beyond the stages (`--pp-async-batch-depth`) are spare."""
+    return min(slots, evidence.server.pp_size)
+
+
+def _replicas(evidence: Evidence) -> int:
+    """Data-parallel replicas, each with slots of its own; counts of requests are of all of them."""
+    return max(evidence.server.dp_size, 1)
+
+
 def running_slots(evidence: Evidence) -> float | None:
-    """Slots that the server's own counts need: open requests (each at least one sequence) ÷ the size of a micro-batch."""
+    """Slots of a replica that the server's own counts need: open requests (each at least one sequence) ÷ the size of a micro-batch."""
     if evidence.in_flight is None or not evidence.micro_batch:
         return None
-    return (evidence.in_flight - (evidence.load.queued or 0)) / evidence.micro_batch
+    return (evidence.in_flight - (evidence.load.queued or 0)) / evidence.micro_batch / _replicas(evidence)
 
 
 def _count_contradicts(evidence: Evidence, half: float) -> bool:
@@ -67,11 +77,12 @@ def _count_says_one(evidence: Evidence) -> bool:
 
 
 def _enough(evidence: Evidence, slots: int) -> bool | None:
-    """Whether there are requests enough to fill the slots; None where it is not known."""
-    if evidence.running_at_least is not None and evidence.running_at_least >= slots:
+    """Whether there are requests enough for every stage of every replica; None where it is not known."""
+    needed = _needed(evidence, slots) * _replicas(evidence)
+    if evidence.running_at_least is not None and evidence.running_at_least >= needed:
         return True
     running = evidence.load.running
-    return None if running is None else running >= slots
+    return None if running is None else running >= needed
 
 
 def _occupied(evidence: Evidence) -> str:
@@ -96,7 +107,8 @@ def serial(evidence: Evidence) -> Finding | None:
         return None
     running = evidence.load.running or evidence.running_at_least or slots
     queued = evidence.load.queued or 0
-    wanted = math.ceil(wanting(running, queued, evidence.in_flight, evidence.micro_batch) / slots)
+    places = slots * _replicas(evidence)
+    wanted = math.ceil(wanting(running, queued, evidence.in_flight, evidence.micro_batch) / places)
     limit = say.number(evidence, "pp_max_micro_batch_size")
     lines = [_occupied(evidence)]
     if evidence.slot_samples and evidence.occupancy.provenance == "sampled":
@@ -120,7 +132,8 @@ def serial(evidence: Evidence) -> Finding | None:
 
 
 def _serial_remedy(evidence: Evidence, slots: int, wanted: int, limit: int | None) -> str:
-    cap = f"at most {wanted} × {slots} = {wanted * slots} requests run then, more wait in the queue"
+    each = slots * _replicas(evidence)
+    cap = f"at most {wanted} × {each} = {wanted * each} requests run then, more wait in the queue"
     if limit is not None and limit <= wanted:
         return (
             f"--pp-max-micro-batch-size is {limit} already, so no flag spreads these requests: they were admitted together, and"
@@ -141,11 +154,12 @@ def too_few_requests(evidence: Evidence) -> Finding | None:
     # Between two requests of one client the count is 0 for a moment, and one of many is missing: the most of late decides.
     if slots is None or slots < 2 or most is None or evidence.active is not True:
         return None
-    if not 0 < most < slots or (evidence.running_at_least or 0) >= slots or evidence.load.queued:
+    needed = _needed(evidence, slots) * _replicas(evidence)
+    if not 0 < most < needed or (evidence.running_at_least or 0) >= needed or evidence.load.queued:
         return None
     running = running or most
     lines = [
-        f"{say.plural(running, 'request')} running ({evidence.load.running_provenance}), {slots} micro-batch slots"
+        f"{say.plural(running, 'request')} running ({evidence.load.running_provenance or 'inferred'}), {slots} micro-batch slots"
     ]
     if evidence.occupancy.mean is not None:
         lines.append(_occupied(evidence))
@@ -178,7 +192,7 @@ def imbalance(evidence: Evidence) -> Finding | None:
     lines = [f"busy share by stage: {shares} ({say.busy_source(evidence)})"]
     layers = [found.layers for pp in busy if (found := evidence.stage(pp)) is not None and found.layers is not None]
     split = None
-    if len(layers) == len(busy):
+    if len(layers) == len(busy) == evidence.server.pp_size:
         lines.append(f"layers by stage: {', '.join(map(str, layers))}")
         split = balanced_split(layers, list(busy.values()))
         if split is not None and list(split) == layers:
@@ -194,11 +208,12 @@ def imbalance(evidence: Evidence) -> Finding | None:
             f"Leave stage {stage} about {say.share(share)} of its layers and give the rest to the others: {VARIABLE}=n0,n1,… in the"
             " server's environment sets the layers of each stage (needs a restart)."
         )
+    whole = "the pipeline" if len(busy) == evidence.server.pp_size else "the stages of this node"
     return Finding(
         id="pipeline.imbalance",
         severity="medium",
         stage=stage,
-        summary=f"stage {stage} is busy {ratio:.1f} times the mean: it sets the pace of the pipeline",
+        summary=f"stage {stage} is busy {ratio:.1f} times the mean: it sets the pace of {whole}",
         evidence=tuple(lines),
         remedy=remedy,
         provenance=say.busy_provenance(evidence),

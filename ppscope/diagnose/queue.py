@@ -15,10 +15,13 @@ def queue_blocked(evidence: Evidence) -> Finding | None:
     seen = [rank.seen_s for stage in evidence.stages for rank in stage.ranks]
     if not queued or evidence.queued_s < BLOCKED_S or evidence.active is not False or not seen:
         return None
-    if evidence.load.tokens_per_s:
-        return None
+    if evidence.load.tokens_per_s or any(stage.phases.get("frozen") for stage in evidence.stages):
+        return None  # a stage that writes a trace, or is held, says so itself
     limit = say.number(evidence, "max_running_requests")
-    remedy = "Look at the server's log for the reason; restart it if a request is stuck."
+    remedy = (
+        "Look at the server's log for the reason: a pause or an update of the weights is over by itself or by /continue_generation;"
+        " restart it if a request is stuck."
+    )
     if limit is not None and limit < max(evidence.server.pp_size, 2):
         remedy = (
             f"Raise --max-running-requests (it is {limit}): with fewer than one request a stage a pending chunked prefill can"

@@ -41,13 +41,15 @@ def estimate_running(
     in_flight: int | None,
     queued: int | None,
     largest: int | None = None,
+    producing: bool = False,
 ) -> Running:
     """Running requests of a server with several stages.
 
     `occupied` are slots in use, `micro_batch` mean requests of a decode pass, `in_flight` open HTTP requests (one may carry
     several prompts, then it is smaller than the micro-batch and is not believed). `largest` is the largest micro-batch seen of late.
+    `producing` says that tokens come: 0.5.9 does not count a request whose answer streams, and no release those of some paths.
     """
-    if in_flight == 0:
+    if in_flight == 0 and not producing:
         return Running(0, 0)
     open_now = None if in_flight is None else max(in_flight - (queued or 0), 0)
     lower = [

@@ -59,7 +59,8 @@ def url(evidence: Evidence, path: str) -> str:
     """An address of the server, for a command to paste."""
     server = evidence.server
     host = "127.0.0.1" if server.host in (None, "", "0.0.0.0", "::") else server.host
-    return f"http://{f'[{host}]' if ':' in str(host) else host}:{server.port or 'PORT'}{path}"
+    scheme = "https" if any(fact.name == "tls" for fact in server.facts) else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in str(host) else host}:{server.port or 'PORT'}{path}"
 
 
 def busy_by_stage(evidence: Evidence) -> dict[int, float] | None:

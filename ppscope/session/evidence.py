@@ -18,7 +18,6 @@ from ppscope.records import BatchLog, GpuSample
 from ppscope.session.draft import draft_times
 from ppscope.session.gpus import Gpus
 from ppscope.session.ranks import RankState
-from ppscope.session.settings import SettingsState
 from ppscope.session.stages import FORWARD
 from ppscope.sources.gpu_reasons import throttle_names
 from ppscope.views import PhaseStyle
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 WINDOW_NS = 30_000_000_000
 ACTIVE_NS = 6_000_000_000
+_LEAST_PASSES = 10
+_LEAST_LINES = 2
 
 
 def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidence | None:
@@ -41,16 +42,17 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
     batches = [line for line in session.load.recent_batches(now_ns) if line.at_ns >= since]
     decode, prefill = settings.graphs(batches, now_ns)
     occupied = session.occupancy(now_ns)
-    load = session.load.view(now_ns, settings.integer("decode_log_interval"), occupied.mean)
-    micro_batch, in_flight = (
-        session.load.micro_batch(now_ns, settings.integer("decode_log_interval")),
-        session.load.in_flight(now_ns),
+    everywhere = session.occupied(occupied)
+    load = session.load.view(now_ns, settings.integer("decode_log_interval"), everywhere, settings.batch_interval)
+    micro_batch, in_flight = session.load.micro_batch(now_ns, settings.batch_interval), session.load.in_flight(now_ns)
+    running = estimate_running(
+        everywhere, micro_batch, in_flight, load.queued, session.load.largest(now_ns), bool(load.tokens_per_s)
     )
-    running = estimate_running(occupied.mean, micro_batch, in_flight, load.queued, session.load.largest(now_ns))
     at_least = load.running if load.running_provenance == "exact" else running.at_least
     queued_since = session.load.queued_since(now_ns)
-    draft = draft_times(session.states.values(), session.interned, since) if _speculates(settings) else None
-    share, source = _replays(session, batches, since)
+    draft = draft_times(session.states.values(), session.interned, since) if settings.speculates else None
+    passes = session.load.passes_since(since)
+    share, source = _replays(passes, batches)
     rule = session.rules.answer(server, settings.requested, settings.resolved)
     model = settings.model or {}
     layers = stage_layers(server.pp_size, model.get("num_hidden_layers"), settings.requested, server.version)
@@ -74,6 +76,7 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         running_at_least=at_least,
         running_at_most=most_running(occupied, micro_batch, session.load.in_flight_most(now_ns)),
         queued_s=(now_ns - queued_since) / 1e9 if queued_since is not None else 0.0,
+        decodes=_decodes(passes, batches),
         replay_share=share,
         replay_source=source,
         draft_eager=draft.eager if draft is not None else None,
@@ -84,11 +87,6 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         layers=sum(layers) if layers else None,
         labels={style.name: style.label for style in session.phases()},
     )
-
-
-def _speculates(settings: SettingsState) -> bool:
-    values = (settings.resolved or {}, settings.requested or {})
-    return any(found.get("speculative_algorithm") for found in values)
 
 
 def active(states: Iterable[RankState], styles: Sequence[PhaseStyle], now_ns: int) -> bool | None:
@@ -189,13 +187,20 @@ def _throttled(samples: Sequence[GpuSample]) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(((name, count / len(told)) for name, count in counts.items()), key=lambda pair: -pair[1]))
 
 
-def _replays(session: Session, batches: Sequence[BatchLog], since_ns: int) -> tuple[float | None, str | None]:
-    passes: Mapping[str, float] = session.load.passes_since(since_ns)
+def _replays(passes: Mapping[str, float], batches: Sequence[BatchLog]) -> tuple[float | None, str | None]:
+    """The share with its source; a few passes, or one line, may be those of a moment."""
     replayed, eager = passes.get("decode_cuda_graph", 0.0), passes.get("decode_none", 0.0)
-    if replayed + eager > 0:
+    if replayed + eager >= _LEAST_PASSES:
         return replayed / (replayed + eager), "metrics"
     flags = [line.graph for line in batches if line.mode == "decode" and line.graph is not None]
-    return (flags.count(True) / len(flags), "log") if flags else (None, None)
+    return (flags.count(True) / len(flags), "log") if len(flags) >= _LEAST_LINES else (None, None)
+
+
+def _decodes(passes: Mapping[str, float], batches: Sequence[BatchLog]) -> bool | None:
+    counted = {mode: count for mode, count in passes.items() if count > 0}
+    if any(mode.startswith("decode") for mode in counted) or any(line.mode == "decode" for line in batches):
+        return True
+    return False if counted or batches else None
 
 
 def _mean(values: Iterable[float | int | None]) -> float | None:

@@ -25,7 +25,9 @@ def _state(session: Session, load: Load) -> str:
         return "recording"
     if session.server is None:
         return "attaching"
-    idle = load.running == 0 or (session.server.pp_size > 1 and session.idle())
+    # The stacks know it best: counts are of the moment, and none counts embeddings or the first pass of a long prompt.
+    active = session.active(session.now_ns())
+    idle = load.running == 0 if active is None else not active
     if session.server.state == "serving" and idle and not load.queued:
         return "idle"
     return session.server.state
@@ -34,7 +36,9 @@ def _state(session: Session, load: Load) -> str:
 def build_header(session: Session, now_ns: int) -> Header:
     """The header as of now; unknown fields are None."""
     server, cost = session.server, session.cost
-    load = session.load.view(now_ns, session.settings.integer("decode_log_interval"), session.occupancy().mean)
+    settings = session.settings
+    occupied = session.occupied(session.occupancy())
+    load = session.load.view(now_ns, settings.integer("decode_log_interval"), occupied, settings.batch_interval)
     decode, prefill = session.settings.graphs(session.load.recent_batches(now_ns), now_ns)
     return Header(
         model=server.model if server else None,

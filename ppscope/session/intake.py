@@ -170,7 +170,7 @@ class Intake:
         self._seen(record.at_ns)
 
     def _on_log_note(self, record: LogNote) -> None:
-        self.settings.notes.append(record)
+        self.settings.add_note(record)
 
     def _on_note(self, record: Note) -> None:
         self.notes.append(record)

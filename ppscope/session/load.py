@@ -18,6 +18,8 @@ _TRUST_THROUGHPUT = ("metrics", "log", "server_info", "loads")
 _FRESH_NS = {"metrics": 5_000_000_000, "loads": 8_000_000_000, "server_info": 30_000_000_000, "log": 30_000_000_000}
 _DEAR_NS = 45_000_000_000
 """A page that takes the server long is read as seldom as every thirty seconds (server_scrape.py), and holds that much longer."""
+_LINE_NS = 5_000_000_000
+_GAPS = 4
 _PASSES = "sglang:cuda_graph_passes_total"
 _HISTORY = 600
 _BATCHES_NS = 60_000_000_000
@@ -42,7 +44,7 @@ class LoadState:
         """Begin anew: what another server said says nothing of this one."""
         self._whole: dict[str, LoadSample] = {}
         self._stages: dict[tuple[str, int], LoadSample] = {}
-        self._page_gap_ns = 0
+        self._gaps_ns: dict[str, deque[int]] = {}
         self.history: deque[LoadSample] = deque(maxlen=_HISTORY)
         self.batches: deque[BatchLog] = deque(maxlen=2048)
         self.since_ns = 0
@@ -54,8 +56,8 @@ class LoadState:
     def add(self, sample: LoadSample) -> None:
         """Take in a load reading."""
         if sample.stage is None:
-            if sample.source == "metrics" and (before := self._whole.get("metrics")) is not None:
-                self._page_gap_ns = sample.at_ns - before.at_ns
+            if (before := self._whole.get(sample.source)) is not None:
+                self._gaps_ns.setdefault(sample.source, deque(maxlen=_GAPS)).append(sample.at_ns - before.at_ns)
             self._whole[sample.source] = sample
             self.history.append(sample)
         else:
@@ -96,9 +98,14 @@ class LoadState:
         return None, None
 
     def _fresh_ns(self, source: str) -> int:
-        """How long a reading of this source holds."""
+        """How long a reading of this source holds: of pages and lines until the next is overdue."""
         usual = _FRESH_NS.get(source, 0)
-        return max(usual, min(self._page_gap_ns * 3 // 2, _DEAR_NS)) if source == "metrics" else usual
+        gaps = self._gaps_ns.get(source)
+        if not gaps:
+            return usual
+        if source == "metrics":
+            return max(usual, min(gaps[-1] * 3 // 2, _DEAR_NS))
+        return min(usual, max(max(gaps) * 3 // 2, _LINE_NS)) if source == "log" and len(gaps) == _GAPS else usual
 
     def passes_since(self, since_ns: int) -> dict[str, float]:
         """Forward passes per mode since an instant, over all counters of the server's first stage; empty without them."""
@@ -180,8 +187,10 @@ class LoadState:
             since = sample.at_ns
         return since
 
-    def view(self, now_ns: int, log_interval: int | None, occupied: float | None = None) -> Load:
-        """The header's figures; `occupied` are the micro-batch slots in use."""
+    def view(
+        self, now_ns: int, log_interval: int | None, occupied: float | None = None, batch_interval: int | None = None
+    ) -> Load:
+        """The header's figures; `occupied` are the micro-batch slots in use, `batch_interval` as for `micro_batch`."""
         tokens_per_s, source = self._best("tokens_per_s", now_ns)
         running, running_source = self._best("running", now_ns)
         queued, _ = self._best("queued", now_ns)
@@ -189,8 +198,9 @@ class LoadState:
         if running is None:
             whole = None if queued is None else int(queued)
             running = estimate_running(
-                occupied, self.micro_batch(now_ns, log_interval), self.in_flight(now_ns), whole, self.largest(now_ns)
-            ).estimate
+                occupied, self.micro_batch(now_ns, batch_interval), self.in_flight(now_ns), whole, self.largest(now_ns),
+                bool(tokens_per_s),
+            ).estimate  # fmt: skip
             provenance = "inferred" if running is not None else None
         return Load(
             tokens_per_s=None if tokens_per_s is None else float(tokens_per_s),

@@ -54,6 +54,8 @@ class RankState:
 
     def add_spans(self, record: StackSpans, interned: Interned) -> None:
         """Take in one window of one thread; the main thread's goes to the timeline as well."""
+        if record.tid not in self.threads:
+            self._forget_threads(record.start_ns - _STACK_KEEP_NS)
         kept = self.threads.setdefault(record.tid, deque())
         self.thread_names[record.tid] = record.thread
         newest = kept[-1][1] if kept else record.start_ns
@@ -72,6 +74,12 @@ class RankState:
             self._missed.add(record)
             self.newest_ns = max(self.newest_ns or 0, record.end_ns)
             self._mark_loops(interned)
+
+    def _forget_threads(self, before_ns: int) -> None:
+        """Threads that ended: a library may begin new ones for as long as the server runs."""
+        for tid, spans in list(self.threads.items()):
+            if not spans or spans[-1][1] < before_ns:
+                del self.threads[tid], self.thread_names[tid]
 
     def add_probe(self, record: ProbeSpans) -> None:
         """Take in what the probe timed; from then on it stands before what was sampled."""

@@ -136,10 +136,6 @@ class Session(Intake):
     def _trace_busy(self, pp: int, now_ns: int) -> float | None:
         return self.bursts.busy(pp, now_ns)
 
-    def idle(self) -> bool:
-        """Whether stacks were seen of late and no forward pass among them."""
-        return self.active(self.now_ns()) is False
-
     def stage_busy(
         self, pp: int, host_forward: float | None, device: str | None, now_ns: int
     ) -> tuple[float | None, str | None]:
@@ -155,8 +151,13 @@ class Session(Intake):
         launches, rounds = sum(pair[0] for pair in counted), sum(pair[1] for pair in counted)
         if rounds:
             return Occupancy(self.settings.slots(self.server), launches / rounds, launches, "exact")
-        passes_per_s = self.load.passes_per_s(until, self.settings.integer("decode_log_interval"))
+        passes_per_s = self.load.passes_per_s(until, self.settings.batch_interval)
         return occupancy(self.slots_seen(until), self.settings.slots(self.server), passes_per_s)
+
+    def occupied(self, found: Occupancy) -> float | None:
+        """Slots in use over all data-parallel replicas, each of which has its own."""
+        replicas = max(self.server.dp_size, 1) if self.server is not None else 1
+        return None if found.mean is None else found.mean * replicas
 
     def slots_seen(self, now_ns: int) -> list[tuple[int, int]]:
         """(instant, slot) of the dumps over the minute before an instant that saw a slot at work."""

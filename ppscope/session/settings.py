@@ -12,6 +12,7 @@ from ppscope.views import GraphState, Occupancy, SettingRow
 
 _WINDOW_NS = 60_000_000_000
 _METRICS_KEPT = 4096
+_NOTES_KEPT = 100
 _ASYNC_SINCE = (0, 5, 7)
 """The PP loop has `pp_size + pp_async_batch_depth` slots since 0.5.7 (PR #11852); before, `pp_size`."""
 
@@ -31,7 +32,7 @@ class SettingsState:
     def forget(self) -> None:
         """Begin anew: what another server was asked, resolved and logged says nothing of this one."""
         self._by_origin: dict[str, Settings] = {}
-        self.notes: deque[LogNote] = deque(maxlen=200)
+        self._notes: dict[str, deque[LogNote]] = {}
         self._metrics: deque[Metric] = deque(maxlen=_METRICS_KEPT)
 
     def add(self, record: Settings) -> None:
@@ -41,6 +42,15 @@ class SettingsState:
     def add_metric(self, record: Metric) -> None:
         """Take in a series."""
         self._metrics.append(record)
+
+    def add_note(self, record: LogNote) -> None:
+        """Take in a line of the log; each kind is kept for itself, so that what is said at start-up outlives what is said every second."""
+        self._notes.setdefault(record.kind, deque(maxlen=_NOTES_KEPT)).append(record)
+
+    @property
+    def notes(self) -> list[LogNote]:
+        """The last lines of each kind, oldest first."""
+        return sorted((note for kind in self._notes.values() for note in kind), key=lambda note: note.at_ns)
 
     @property
     def requested(self) -> dict[str, object] | None:
@@ -64,6 +74,16 @@ class SettingsState:
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
         return None
+
+    @property
+    def speculates(self) -> bool:
+        """Whether a draft model is asked for or resolved."""
+        return any((values or {}).get("speculative_algorithm") for values in (self.resolved, self.requested))
+
+    @property
+    def batch_interval(self) -> int | None:
+        """Passes between two decode lines, for the size of a batch by its tokens; None where a pass may make several for a request."""
+        return None if self.speculates else self.integer("decode_log_interval")
 
     def slots(self, server: Server | None) -> int | None:
         """Micro-batch slots of the PP loop; None without pipeline parallelism or when depth or version is not known."""

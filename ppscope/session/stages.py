@@ -83,7 +83,8 @@ class StageRows:
             return exact, "probe"
         if (traced := self.trace_busy(pp, now)) is not None:
             return traced, "trace"
-        if (told := self._load.busy(pp, now)) is not None:
+        # The gauge keeps its last value while nothing runs (0.5.15; gone for 40 s in 0.5.23).
+        if host_forward != 0 and (told := self._load.busy(pp, now)) is not None:
             return told, "metric"
         if device == "cpu" and host_forward is not None:
             return host_forward, "host"

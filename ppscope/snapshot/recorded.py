@@ -53,7 +53,8 @@ class RecordedSession(Session):
         """Note the load of every second before this instant, as a live view does: samples come seldom."""
         first_ns = max(self._history_ns + _SECOND, until_ns - _HISTORY_S * _SECOND) if self._history_ns else until_ns
         for at_ns in range(first_ns, until_ns, _SECOND):
-            load = self.load.view(at_ns, self.settings.integer("decode_log_interval"))
+            settings = self.settings
+            load = self.load.view(at_ns, settings.integer("decode_log_interval"), None, settings.batch_interval)
             self._history.append((load.tokens_per_s, load.running, load.queued))
             self._history_ns = at_ns
         self._history_ns = self._history_ns or until_ns - _SECOND

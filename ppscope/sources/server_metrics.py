@@ -33,7 +33,6 @@ KNOWN = frozenset(
         "num_prefill_inflight_queue_reqs",
         "num_decode_prealloc_queue_reqs",
         "num_decode_transfer_queue_reqs",
-        "is_cuda_graph",
         "cuda_graph_passes_total",
         "startup_cuda_graph_time_seconds",
         "realtime_tokens_total",

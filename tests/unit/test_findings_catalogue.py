@@ -15,7 +15,7 @@ from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.findings import CATALOGUE, judge
 from ppscope.diagnose.graph_rules import Answer, Judged
 from ppscope.diagnose.graph_state import Sizes
-from ppscope.records import GpuDevice, LogNote
+from ppscope.records import Fact, GpuDevice, LogNote
 from ppscope.sources.rules_model import Condition, GraphRule, literal
 from ppscope.views import Finding, GraphState, Occupancy
 from tests.shared import ROOT
@@ -117,6 +117,36 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def test_the_remedy_of_replicas_is_for_each() -> None:
+    """16 requests a replica in one slot each: 4 a slot fill four slots of both."""
+    four = {"stages": stages(count=4), "occupancy": Occupancy(4, 1.0, 50, "sampled"), "micro_batch": 16.0}
+    of = {**SERIAL, **four, "server": server(4, dp_size=2), "in_flight": 32, "load": load(32), "running_at_least": 32}
+    (found,) = judge(evidence(**of))
+    assert found.id == "pipeline.serial"
+    assert "--pp-max-micro-batch-size 4 (at most 4 × 8 = 32 requests" in found.remedy
+
+
+def test_a_server_behind_tls_is_told_by_https() -> None:
+    of = server(facts=(Fact("tls", "yes", "cmdline"),))
+    (found,) = judge(evidence(**{**SERIAL, "server": of}))
+    assert "curl -X POST https://127.0.0.1:30000/set_internal_state" in found.remedy
+
+
+def test_a_part_of_the_stages_is_not_given_layers() -> None:
+    """On one of two nodes: a partition of the layers needs a number for every stage."""
+    seen = tuple(stage(pp, busy=busy, layers=15) for pp, busy in enumerate((0.4, 0.4, 0.4, 0.9)))
+    (found,) = judge(evidence(stages=seen, server=server(8)))
+    assert found.id == "pipeline.imbalance"
+    assert "=n0,n1" in found.remedy
+    assert "the stages of this node" in found.summary
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_power_capped_and_slow_is_throttled(pp: int) -> None:
+    slow = gpu(throttled=(("sw_power_cap", 0.9),), sm_clock_mhz=1200.0, sm_clock_max_mhz=1980)
+    assert "gpu.throttled" in ids(evidence(server=server(pp), stages=stages(count=pp, gpu=slow)))
+
+
 def only(case: str) -> Finding:
     found = judge(evidence(**CASES[case][1]))
     assert [finding.id for finding in found] == [CASES[case][0]]
@@ -198,6 +228,34 @@ NEAR: dict[str, dict[str, Any]] = {
     "a draft hardly seen": {"draft_eager": 0.02, "draft_replayed": 0.0},
     "a draft whose target's passes nobody counts": {"draft_eager": 0.2, "draft_replayed": 0.0, "replay_share": None},
     "a queue that moves": {"load": load(64, 40), "queued_s": 30.0},
+    "a queue while a trace is written": {
+        "active": False, "load": load(None, 3, None), "queued_s": 9.0, "stages": stages(phases={"frozen": 1.0}),
+    },
+    "a node that only prefills": {"decode": OFF, "rule": BY_RULE, "resolved": settings(disaggregation_mode="prefill")},
+    "a server of embeddings": {"decode": OFF, "resolved": settings(is_embedding=True)},
+    "no decode pass among those that were counted": {"decode": OFF, "rule": BY_FLAG, "decodes": False, "batches": ()},
+    "a CPU without torch.compile": {"decode": GraphState(None, "off", "off", "log"), "server": server(device="cpu")},
+    "a CPU whose setting says on": {"replay_share": 0.0, "decode": GraphState(None, "on", "off", "log"), "server": server(device="cpu")},
+    "a chat now and then": {
+        "stages": stages(phases={"replay": 0.02, "wait_gpu": 0.01, "wait_requests": 0.97}, gpu=gpu(power_w=140.0, util=3.0)),
+    },
+    "at its power limit at nearly full clocks": {
+        "stages": stages(gpu=gpu(throttled=(("sw_power_cap", 0.9),), sm_clock_mhz=1900.0, sm_clock_max_mhz=1980)),
+    },
+    "application clocks, and no clock told": {"stages": stages(gpu=gpu(throttled=(("app_clocks", 1.0),)))},
+    "the last stage is on another node": {
+        "stages": (*stages([0.7] * 3), stage(3, busy=0.75, phases={"schedule": 0.15, "postprocess": 0.15, "wait_gpu": 0.7})),
+    },
+    "slots to spare: two of four fill two stages": {
+        **SERIAL, **TWO, "occupancy": Occupancy(4, 2.0, 60, "sampled"), "resolved": settings(pp_async_batch_depth=2),
+    },
+    "requests for every stage, not for every spare slot": {
+        **TWO, "occupancy": Occupancy(4, 2.0, 60, "sampled"), "load": load(2), "running_at_least": 2, "running_at_most": 2, "in_flight": 2,
+        "micro_batch": 1.0,
+    },
+    "two replicas fill their slots": {
+        **SERIAL, "server": server(dp_size=2), "occupancy": Occupancy(8, 7.9, 60, "sampled"), "in_flight": 128, "load": load(128),
+    },
 }  # fmt: skip
 
 

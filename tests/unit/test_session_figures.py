@@ -1,0 +1,133 @@
+"""Figures of the header that are told only while they are true: of a moment, of one source, of one replica."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from ppscope.diagnose.running import estimate_running
+from ppscope.records import BatchLog, LoadSample, LogNote, Metric, RankKey, Settings, StackSpans
+from ppscope.session import Session
+from ppscope.session.evidence import gather
+from ppscope.session.load import LoadState
+from tests.unit.pipeline_story import HEALTHY, IDLE, Pipeline
+from tests.unit.test_session_troubles import SECOND, START, Live
+
+
+def after(story: object, seconds: int, name: str = "figures") -> tuple[Pipeline, Session]:
+    stream = Pipeline(name)
+    session = Session(stream, clock=lambda: stream.at_ns)
+    for _ in range(seconds):
+        stream.second(story)  # type: ignore[arg-type]
+        session.poll()
+    return stream, session
+
+
+def test_a_server_that_works_is_not_idle_whatever_a_gauge_says() -> None:
+    """Embeddings, and the first pass of a long prompt, are in no count of running requests."""
+    stream, session = after(HEALTHY, 8)
+    assert session.screen().header.state == "serving"
+    session.load.add(LoadSample(stream.at_ns, "metrics", running=0, queued=0))
+    assert session.screen().header.state == "serving"
+    stream, session = after(IDLE, 12)
+    session.load.add(LoadSample(stream.at_ns, "metrics", running=3, queued=0))
+    assert session.screen().header.state == "idle"
+
+
+@pytest.mark.parametrize(("producing", "running"), [(False, 0), (True, 16)])
+def test_no_open_request_while_tokens_come_is_not_no_request(producing: bool, running: int) -> None:
+    """0.5.9 counts a request down when its answer begins to stream."""
+    assert estimate_running(4.0, 4.0, 0, 0, producing=producing).estimate == running
+
+
+def test_a_gauge_of_occupancy_that_outlives_the_work_is_not_busy() -> None:
+    for story, busy in ((HEALTHY, 0.87), (IDLE, None)):
+        stream, session = after(story, 12)
+        for pp in range(4):
+            session.load.add_metric(Metric(stream.at_ns, "sglang:fwd_occupancy", (("pp_rank", str(pp)),), 87.0))
+        assert {row.busy for row in session.screen().stages} == {busy}
+
+
+def test_the_logs_load_ends_soon_after_its_lines() -> None:
+    load = LoadState()
+    for line in range(8):
+        load.add(LoadSample(line * 2 * SECOND, "log", tokens_per_s=900.0))
+    last = 14 * SECOND
+    assert load.view(last + 4 * SECOND, None).tokens_per_s == 900.0
+    assert load.view(last + 6 * SECOND, None).tokens_per_s is None
+    slow = LoadState()
+    for line in range(8):
+        slow.add(LoadSample(line * 15 * SECOND, "log", tokens_per_s=9.0))
+    assert slow.view(7 * 15 * SECOND + 20 * SECOND, None).tokens_per_s == 9.0
+
+
+def test_a_draft_makes_several_tokens_a_pass_so_batches_are_taken_from_their_lines() -> None:
+    lines = [
+        BatchLog(
+            START + n * SECOND, START + n * SECOND, "decode", None, 0, None, running=30, tokens_per_s=3600.0, graph=True
+        )
+        for n in range(12)
+    ]
+    for algorithm, size in ((None, 90.0), ("EAGLE", 30.0)):
+        values: dict[str, object] = {"decode_log_interval": 40, "speculative_algorithm": algorithm}
+        live = Live(Settings(START, "resolved", values), *lines)
+        live.now_ns = START + 11 * SECOND
+        found = gather(live.session, live.now_ns)
+        assert found is not None
+        assert found.micro_batch == pytest.approx(size)
+
+
+def test_what_was_said_at_start_up_outlives_what_is_said_every_second() -> None:
+    live = Live(
+        LogNote(START, "capture", "Capture cuda graph bs [1, 2]"),
+        LogNote(START, "graph_disabled", "Disable cuda graph"),
+    )
+    live.say(*[LogNote(START + n * SECOND, "retract", f"KV cache pool is full. Retract {n}") for n in range(1000)])
+    kinds = [note.kind for note in live.session.settings.notes]
+    assert kinds[:2] == ["capture", "graph_disabled"]
+    assert len(kinds) < 300
+
+
+def test_threads_that_ended_are_forgotten() -> None:
+    """A library that begins a thread every few seconds, for a day."""
+    live = Live()
+    key = RankKey(0, 0, 0)
+    for number in range(300):
+        at = START + number * 10 * SECOND
+        live.now_ns = at
+        live.say(StackSpans(key, 1000 + number, f"Thread-{number}", at, at + SECOND, SECOND, [at], [at + SECOND], [1]))
+    state = live.session.states[key]
+    assert len(state.threads) == len(state.thread_names) < 12
+
+
+@pytest.mark.parametrize(
+    ("passes", "lines", "share", "decodes"),
+    [
+        ({"decode_none": 9.0}, [], None, True),
+        ({"decode_none": 5.0, "decode_cuda_graph": 5.0}, [], 0.5, True),
+        ({"prefill_none": 9.0}, [], None, False),
+        ({}, [False], None, True),
+        ({}, [False, True], 0.5, True),
+        ({}, [], None, None),
+    ],
+)
+def test_a_moment_is_no_share(
+    passes: dict[str, float], lines: list[bool], share: float | None, decodes: bool | None
+) -> None:
+    live = Live(*[BatchLog(START, None, "decode", None, 0, None, running=1, graph=graph) for graph in lines])
+    for mode, count in passes.items():
+        for at, value in ((START, 0.0), (START + SECOND, count)):
+            live.say(Metric(at, "sglang:cuda_graph_passes_total", (("mode", mode), ("pp_rank", "0")), value))
+    live.now_ns = START + 2 * SECOND
+    found = gather(live.session, live.now_ns)
+    assert found is not None
+    assert (found.replay_share, found.decodes) == (share, decodes)
+
+
+def test_requests_of_all_replicas_are_estimated_from_the_slots_of_one() -> None:
+    _, session = after(HEALTHY, 8)
+    assert session.server is not None
+    one = session.occupied(session.occupancy())
+    session.server = replace(session.server, dp_size=2)
+    assert one is not None
+    assert session.occupied(session.occupancy()) == 2 * one
