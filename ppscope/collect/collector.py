@@ -105,6 +105,10 @@ class Collector:
         self._sources = _sources(self._door, self._rate_hz, self._room, self._observed, found)
         for source in self._sources:
             source.start(self._server)
+        twins = sum(title.startswith("sglang::scheduler") for _, title in found.others)
+        if twins:
+            said = f"{twins} more schedulers of the same ranks run under this launcher (a second Engine?): they are not shown"
+            self.emit(Note(time.monotonic_ns(), "warning", said))
 
     def _announce(self, at_ns: int) -> None:
         assert self._found is not None

@@ -16,7 +16,7 @@ class Observed:
     def __init__(self, proc: Proc | None = None, inside: bool | None = None) -> None:
         self._proc = proc or Proc()
         # In a container a number that exists here may be the host's of a stranger, and often is a small one of ours.
-        self._inside = bool(contained(self._proc) if inside is None else inside)
+        self._inside = contained(self._proc) if inside is None else inside
         self.rank_facts: Mapping[RankKey, Mapping[str, int]] = {}
         self._devices: dict[int, GpuDevice] = {}
         self._pids: dict[int, tuple[int, ...]] = {}
@@ -33,6 +33,10 @@ class Observed:
         """The server record with each rank's GPU, as far as it is known now."""
         pids = dict(self._pids)
         dumps = {key: facts["gpu_id"] for key, facts in list(self.rank_facts.items()) if "gpu_id" in facts}
+        # On the machine itself the numbers are ours, also that of a process which has just ended, or whose context is left behind.
+        foreign = self._inside
+        if foreign is None:
+            foreign = not all(self._proc.exists(pid) for on_gpu in pids.values() for pid in on_gpu)
         gpus = map_gpus(
             found.ranks,
             found.placement,
@@ -40,7 +44,7 @@ class Observed:
             device=found.device,
             devices=list(self._devices.values()),
             pids=pids,
-            foreign_pids=self._inside or any(not self._proc.exists(pid) for on_gpu in pids.values() for pid in on_gpu),
+            foreign_pids=foreign,
             dumps=dumps,
             rank_env=found.rank_env,
         )

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ppscope.session import Session
     from ppscope.snapshot.window import KeptStream
 
-_FIRST_SERVER_S = 6.0
+_FIRST_WORD_S = 6.0
+_FIRST_SERVER_S = 30.0
+"""Of a collector that has begun: on a cold network disk, or among many thousand processes, it takes its time to find the server."""
 
 
 def complain(message: str, remedy: str = "") -> None:
@@ -27,16 +29,21 @@ def complain(message: str, remedy: str = "") -> None:
     sys.stderr.write("".join(char if char == "\n" or char.isprintable() else "?" for char in text))
 
 
-def wait_for_server(session: Session, stream: RecordStream, timeout_s: float = _FIRST_SERVER_S) -> End | None:
+def wait_for_server(session: Session, stream: RecordStream) -> End | None:
     """Wait until the server is known; an End record instead says why it will not be."""
-    deadline = time.monotonic() + timeout_s
-    while session.server is None and session.end is None and time.monotonic() < deadline:
+    started = time.monotonic()
+    told = False
+    while session.server is None and session.end is None:
         stream.wait(0.2)
         session.poll()
-    if session.server is None and session.end is None:
-        return End(
-            0, "attach_failed", f"no answer from the collector in {timeout_s:.0f} s", exit_code=exits.CANNOT_ATTACH
-        )
+        waited_s = time.monotonic() - started
+        limit_s = _FIRST_WORD_S if session.hello is None else _FIRST_SERVER_S
+        if session.server is None and session.end is None and waited_s >= limit_s:
+            said = f"no answer from the collector in {limit_s:.0f} s"
+            return End(0, "attach_failed", said, exit_code=exits.CANNOT_ATTACH)
+        if not told and session.server is None and waited_s >= _FIRST_WORD_S:
+            told = True
+            sys.stderr.write("ppscope: still looking for the server\n")
     return session.end
 
 

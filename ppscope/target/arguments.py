@@ -89,6 +89,12 @@ def parse_arguments(words: Sequence[str]) -> LaunchArguments:
     return LaunchArguments(**text, **numbers, dp_attention=attention)  # type: ignore[arg-type]
 
 
+def over(configured: LaunchArguments, asked: LaunchArguments) -> LaunchArguments:
+    """What both say, the command line before its `--config` file."""
+    said = {name: value for name, value in asked._asdict().items() if value is not None and value is not False}
+    return configured._replace(**said)
+
+
 def _option(flag: str) -> str | None:
     """The option a flag means. The server accepted it, so an abbreviation is unique among all of its options."""
     if flag in _NAME_OF:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ppscope.records import Fact, Rank, RankKey
-from ppscope.target.arguments import LaunchArguments, arguments_of
+from ppscope.target.arguments import LaunchArguments, arguments_of, over, parse_arguments
 from ppscope.target.commands import parse_python
 from ppscope.target.config_file import ConfigProblem, config_words
 from ppscope.target.environment import kept_environment, rank_environment
@@ -31,7 +31,9 @@ def build(tree: Tree, launcher: int, kind: str) -> Found | None:
     argv = tree.argv[launcher]
     environ = proc.environ(launcher)
     command = parse_python(argv)
-    arguments = arguments_of(argv) if kind != "engine" or _is_sglang_tool(argv) else _of_script(argv)
+    configured = _configured(proc, launcher, argv)
+    ours = kind != "engine" or _is_sglang_tool(argv)
+    arguments = over(parse_arguments(configured), arguments_of(argv)) if ours else _of_script(argv)
     members = tree.members(launcher)
     ranks, others = _ranks(tree, members)
     facts: list[Fact] = []
@@ -60,7 +62,7 @@ def build(tree: Tree, launcher: int, kind: str) -> Found | None:
     if arguments.config is not None:
         facts.append(Fact("config_file", redact_text(arguments.config), "cmdline"))
     model = arguments.served_model_name or arguments.model
-    if _asks_for_tls(proc, launcher, argv):
+    if any(word.split("=")[0] == "--ssl-certfile" for word in (*argv, *configured)):
         facts.append(Fact("tls", "yes", "cmdline"))
     if model is not None:
         facts.append(Fact("model_path", redact_text(arguments.model or model), "cmdline"))
@@ -94,12 +96,11 @@ def build(tree: Tree, launcher: int, kind: str) -> Found | None:
     )
 
 
-def _asks_for_tls(proc: Proc, launcher: int, argv: tuple[str, ...]) -> bool:
+def _configured(proc: Proc, launcher: int, argv: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        configured = config_words(proc, launcher, argv)
+        return config_words(proc, launcher, argv)
     except ConfigProblem:
-        configured = ()  # the source of the settings says so
-    return any(word.split("=")[0] == "--ssl-certfile" for word in (*argv, *configured))
+        return ()  # the source of the settings says so
 
 
 def _is_sglang_tool(argv: tuple[str, ...]) -> bool:

@@ -114,7 +114,7 @@ def test_a_collector_that_ends_at_once(
 def test_a_collector_that_never_says_anything(
     command: str, python: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(live.wait_for_server, "__defaults__", (0.3,))
+    monkeypatch.setattr(live, "_FIRST_WORD_S", 0.3)
     monkeypatch.setattr(recording, "_FIRST_SERVER_S", 0.3)
     python.write_text("#!/bin/sh\nexec cat > /dev/null\n")
     python.chmod(0o755)

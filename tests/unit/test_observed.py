@@ -30,7 +30,9 @@ def fake(tmp_path: Path) -> FakeProc:
     [
         (False, {3: (101,)}, {0: 3}),
         (False, {3: (101,), 2: (102,)}, {0: 3, 1: 2}),
-        (False, {3: (101,), 1: (9999,)}, {}),  # one that is not here: NVML speaks of another namespace
+        (False, {3: (101,), 1: (9999,)}, {0: 3}),  # a context that is left behind, or somebody's that has just ended
+        (None, {3: (101,), 1: (9999,)}, {}),  # one that is not here: NVML may speak of another namespace
+        (None, {3: (101,), 1: (100,)}, {0: 3}),
         (True, {3: (101,)}, {}),  # all of them are here, but the host's 101 may be anybody
         (True, {3: (100, 101)}, {}),
         (True, {3: (101,), 2: (102,)}, {0: 3, 1: 2}),  # every rank, each on a GPU of its own: that is no chance
@@ -38,7 +40,7 @@ def fake(tmp_path: Path) -> FakeProc:
     ],
 )
 def test_a_number_alone_joins_no_rank_in_a_container(
-    fake: FakeProc, inside: bool, listed: dict[int, tuple[int, ...]], joined: dict[int, int]
+    fake: FakeProc, inside: bool | None, listed: dict[int, tuple[int, ...]], joined: dict[int, int]
 ) -> None:
     (found,) = find_servers(fake.root)
     observed = Observed(Proc(fake.root), inside)

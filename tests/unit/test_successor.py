@@ -12,7 +12,7 @@ import pytest
 
 from ppscope.collect import collector as collector_module
 from ppscope.collect.collector import Collector
-from ppscope.records import AnyRecord, Clock, Server, ServerGone, SourceStatus
+from ppscope.records import AnyRecord, Clock, Note, Server, ServerGone, SourceStatus
 from ppscope.sources.base import Emit, Source
 from ppscope.target.found import Found
 from ppscope.target.processes import find_servers
@@ -129,6 +129,19 @@ def test_the_end_of_a_server_is_told_at_once_to_the_view_and_to_every_source(
     (gone,) = [record for record in writer.said if isinstance(record, ServerGone)]
     assert (told.launcher_pid, told.state) == (100, "gone") == (gone.launcher_pid, made[0].states[-1])
     assert made[0].states.count("gone") == 1
+
+
+def test_schedulers_of_a_second_engine_are_told_of(old: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two Engines in one program have the same ranks; only one's are shown."""
+    writer = Writer()
+    others = ((7, "sglang::detokenizer"), (8, "sglang::scheduler_TP0"), (9, "sglang::scheduler_TP1"))
+    monkeypatch.setattr(collector_module, "_sources", lambda *_: [])
+    for found, notes in ((old, 0), (replace(old, others=others), 1)):
+        monkeypatch.setattr(collector_module, "resolve", lambda pid, found=found: found)
+        Collector(writer, queue.Queue(), 50.0).attach(100)  # type: ignore[arg-type]
+        said = [record.text for record in writer.said if isinstance(record, Note)]
+        assert len(said) == notes
+    assert said[0].startswith("2 more schedulers of the same ranks")
 
 
 def test_what_the_sources_of_a_server_that_was_left_say_late_is_not_the_next_servers(

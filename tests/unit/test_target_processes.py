@@ -387,6 +387,20 @@ def test_tls_is_asked_for_on_the_command_line_or_in_a_file(fake: FakeProc, extra
     assert any(fact.name == "tls" for fact in resolve(100, fake.root).facts) is tls
 
 
+def test_sizes_and_port_come_from_the_config_file_too_and_the_command_line_wins(fake: FakeProc) -> None:
+    fake.files.mkdir(exist_ok=True)
+    (fake.files / "serve.yaml").write_text("port: 8000\npp-size: 4\nbase-gpu-id: 4\nmodel-path: other/model\n")
+    argv = (PYTHON, "-m", "sglang.launch_server", "--config", "/serve.yaml", "--pp-size", "2", "--model-path", "m")
+    fds, tcp = ["socket:[7]", "socket:[8]"], [listening(LOCALHOST, 8000, 7), listening(LOCALHOST, 9123, 8)]
+    fake.add(100, argv, 1, env={"PATH": "/bin"}, exe="/usr/bin/python3.12", fds=fds, tcp=tcp)
+    for stage in range(2):
+        fake.add(101 + stage, f"sglang::scheduler_PP{stage}", 100, env={}, exe="/usr/bin/python3.12")
+    found = resolve(100, fake.root)
+    assert found.port_check is not None
+    assert (found.port, found.port_check.owned, found.state) == (8000, "yes", "serving")
+    assert (found.arguments.base_gpu_id, found.arguments.pp_size, found.model) == (4, 2, "m")
+
+
 def test_a_pid_is_known_again_only_with_its_start_time(fake: FakeProc) -> None:
     serve(fake)
     fake.add(400, ["x"], state="T")
