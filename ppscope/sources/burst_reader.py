@@ -55,6 +55,8 @@ class BurstReader:
             self.trouble = str(error)
         words = process.stderr.read().decode(errors="replace").strip().splitlines()
         self.end()
+        if process.returncode is None and self.trouble is None:
+            self.trouble = "the reading process does not end"
         if process.returncode and self.trouble is None:
             if killed_by := killer(process.returncode):
                 self.trouble = f"the reading process was killed by {killed_by}"
@@ -75,4 +77,8 @@ class BurstReader:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-            self._process.wait(1.0)
+            try:
+                self._process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                # It sits in the kernel and dies when it comes out; nobody here may wait for that, or fall over it.
+                pass
