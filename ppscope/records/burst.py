@@ -112,6 +112,8 @@ class BurstRank(Record, frozen=True, tag="burst_rank"):
     file: str = ""
     staged: bool = True
     """Whether `rank` is a place in a pipeline; False for a trace file that does not know its stage."""
+    gpu_dropped: int = 0
+    """GPU spans, the shortest, that were too many to be sent even joined."""
 
 
 class BurstReport(Record, frozen=True, tag="burst_report"):

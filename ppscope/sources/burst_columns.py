@@ -13,7 +13,7 @@ from ppscope.trace.callers import Caller
 from ppscope.trace.intervals import merged
 from ppscope.trace.names import short_kernel_name
 from ppscope.trace.source_lines import SourceLine, parse_line
-from ppscope.trace.spans import GPU_CLASSES
+from ppscope.trace.spans import FURTHEST_NS, GPU_CLASSES
 from ppscope.trace.totals import KernelTotal
 from ppscope.trace.verdicts import StepResult
 
@@ -34,7 +34,7 @@ def rank_record(
     start_ns, end_ns = analysis.window_ns
     spans = analysis.spans
     host, host_dropped = _host(analysis, start_ns)
-    gpu, joined_ns = _gpu(analysis, start_ns)
+    gpu, joined_ns, gpu_dropped = _gpu(analysis, start_ns)
     busy, communication = _shares(analysis, run.window_ns)
     kernels = analysis.kernels
     return BurstRank(
@@ -61,6 +61,7 @@ def rank_record(
         dropped_events=analysis.dropped_events,
         damage=tuple(analysis.damage[:10]),
         file=file,
+        gpu_dropped=spans.gpu_dropped + gpu_dropped,
     )
 
 
@@ -99,8 +100,8 @@ Gpu = tuple[int, int, int, int, int]
 """start, length, class, step, unexpected"""
 
 
-def _gpu(analysis: RankAnalysis, origin_ns: int) -> tuple[list[Gpu], int]:
-    """GPU spans, joined over longer and longer gaps until they are few enough."""
+def _gpu(analysis: RankAnalysis, origin_ns: int) -> tuple[list[Gpu], int, int]:
+    """GPU spans, joined over longer and longer gaps until they are few enough; the gap, and how many of the shortest were left out."""
     spans, joined_ns = analysis.spans, analysis.spans.joined_ns
     rows: list[Gpu] = [
         (start - origin_ns, end - start, kind, step, odd)
@@ -108,10 +109,13 @@ def _gpu(analysis: RankAnalysis, origin_ns: int) -> tuple[list[Gpu], int]:
             spans.gpu_start_ns, spans.gpu_end_ns, spans.gpu_class, spans.gpu_step, spans.gpu_unexpected, strict=True
         )
     ]
-    while len(rows) > MOST_SPANS:
+    while len(rows) > MOST_SPANS and joined_ns < FURTHEST_NS:
         joined_ns *= 4
         rows = _join(rows, joined_ns)
-    return rows, joined_ns
+    dropped = max(len(rows) - MOST_SPANS, 0)
+    if dropped:
+        rows = sorted(sorted(rows, key=lambda row: -row[1])[:MOST_SPANS])
+    return rows, joined_ns, dropped
 
 
 def _join(rows: Sequence[Gpu], gap_ns: int) -> list[Gpu]:

@@ -14,7 +14,8 @@ GPU_CLASSES = ("replayed", "eager", "unknown", "memory", "communication")
 COMMUNICATION = 4
 MAX_SPANS = 200_000
 JOIN_NS = 2_000
-_FURTHEST_NS = 10_000_000_000
+FURTHEST_NS = 10_000_000_000
+"""Spans further apart than this are never joined: that gains no more, and there may be as many (class, step) as spans."""
 
 GpuSpan = tuple[int, int, int, int, int]
 """Start, end, class, step, unexpected."""
@@ -53,7 +54,7 @@ def export_spans(
     trace = launches.trace
     gap_ns = JOIN_NS
     rows = _join((_gpu_span(launches, judged, index, index in unexpected) for index in order), gap_ns)
-    while len(rows) > limit and gap_ns < _FURTHEST_NS:
+    while len(rows) > limit and gap_ns < FURTHEST_NS:
         gap_ns *= 4
         rows = _join(rows, gap_ns)
     gpu_dropped = max(len(rows) - limit, 0)
