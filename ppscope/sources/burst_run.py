@@ -23,12 +23,14 @@ class Patience(NamedTuple):
     """How long to wait, in seconds.
 
     `window_s` for the first trace file: after it traffic has stopped, or is too slow. `quiet_s` for any news of the files: a stage
-    exports in memory first, which was seen to take 108 s for a large window (sglang #34942).
+    exports in memory first, which was seen to take 108 s for a large window (sglang #34942). `retry_s` until a stop that failed is asked
+    for again.
     """
 
     look_s: float = 0.25
     window_s: float = 30.0
     quiet_s: float = 120.0
+    retry_s: float = 5.0
 
 
 class BurstRun:
@@ -57,7 +59,8 @@ class BurstRun:
         self._cancelled = False
         self._leaving = False
         self._may_run = False
-        """Whether a profile of ours may be running at the server."""
+        """Whether a profile of ours may be running at the server: until it was seen to end, or the server said that none runs."""
+        self._stop_failed_s: float | None = None
         self._stopped: str | None = None
         self._read: set[RankKey] = set()
         self._problems: dict[RankKey, str] = {}
@@ -108,8 +111,13 @@ class BurstRun:
         except Exception as error:  # noqa: BLE001  a fault here must neither go unsaid nor leave a profile running
             self._say("failed", f"fault in ppscope: {type(error).__name__}: {error}"[:300])
         finally:
-            if self._may_run:
-                self._profiler.stop(LEAVE_READ_S if self._leaving else 10.0)
+            why = self._profiler.stop(LEAVE_READ_S if self._leaving else 10.0) if self._may_run else None
+            if why is not None and not self._leaving:
+                self._say(
+                    "failed",
+                    f"the server may profile on: /stop_profile: {why}",
+                    f"POST /stop_profile ends it, and so do {self._plan.num_steps} micro-batches of traffic",
+                )
             self._tidy()
 
     def _tidy(self) -> str | None:
@@ -196,6 +204,8 @@ class BurstRun:
                 )
             elif quiet_s > patience.quiet_s:
                 return True
+            elif self._stop_failed_s is not None and time.monotonic() - self._stop_failed_s > patience.retry_s:
+                self._ask_to_stop()
             dead = dead_ranks(self._server)
             if dead and not files.settled and quiet_s > 5.0:
                 self._may_run = False
@@ -205,12 +215,21 @@ class BurstRun:
             self._wake.clear()
 
     def _stop(self, why: str) -> float:
-        """Ask the profiler to stop, once, without waiting for the answer here; returns the time."""
+        """Ask the profiler to stop, and again when that fails, without waiting for the answer here; returns the time."""
         self._stopped = why
         self._say("stopping", why)
-        threading.Thread(target=self._profiler.stop, name="ppscope-burst-stop", daemon=True).start()
-        self._may_run = False
+        self._ask_to_stop()
         return time.monotonic()
+
+    def _ask_to_stop(self) -> None:
+        self._stop_failed_s = None
+        threading.Thread(target=self._stop_now, name="ppscope-burst-stop", daemon=True).start()
+
+    def _stop_now(self) -> None:
+        if self._profiler.stop() is None:
+            self._may_run = False
+        else:
+            self._stop_failed_s = time.monotonic()
 
     def _progress(self) -> tuple[str, str]:
         files = self._files

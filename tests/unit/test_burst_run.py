@@ -34,7 +34,7 @@ from ppscope.views import Finding
 from tests.kineto import Pipeline
 from tests.unit.tiny_http import eventually, living, raw, reply, tiny_http
 
-QUICK = Patience(look_s=0.02, window_s=0.3, quiet_s=0.6)
+QUICK = Patience(look_s=0.02, window_s=0.3, quiet_s=0.6, retry_s=0.1)
 
 
 def server(pids: tuple[int, ...] = (), port: int | None = 1, **changes: Any) -> Server:
@@ -52,10 +52,17 @@ def server(pids: tuple[int, ...] = (), port: int | None = 1, **changes: Any) -> 
 
 
 class FakeProfiler(Profiler):
-    """Obeys as SGLang does; `stages` write their file on their own when `full`, else when stopped."""
+    """Obeys as SGLang does, but hears only what comes after `deaf` stops; `stages` write on their own when `full`, else when stopped."""
 
-    def __init__(self, stages: tuple[int, ...] = (0, 1), full: bool = True, refusal: Refusal | None = None) -> None:
+    def __init__(
+        self,
+        stages: tuple[int, ...] = (0, 1),
+        full: bool = True,
+        refusal: Refusal | None = None,
+        deaf: int = 0,
+    ) -> None:
         super().__init__(server())
+        self.deaf = deaf
         self.stages, self.full, self.refusal = stages, full, refusal
         self.asked: list[dict[str, Any]] = []
         self.stops: list[float] = []
@@ -69,6 +76,8 @@ class FakeProfiler(Profiler):
 
     def stop(self, read_s: float = 180.0) -> str | None:
         self.stops.append(read_s)
+        if len(self.stops) <= self.deaf:
+            return "no answer"
         if not self.full:
             self._write()
         return None
@@ -194,6 +203,33 @@ def test_a_window_that_does_not_fill_is_stopped_once_and_said(own_folder: Path) 
     assert told.states[-1].state == "done"
     assert "too little traffic" in told.states[-1].message
     assert left(own_folder) == []
+
+
+@pytest.mark.parametrize("deaf", [1, 2])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_stop_that_fails_is_asked_for_again(cancelled: bool, deaf: int, own_folder: Path) -> None:
+    profiler, told = FakeProfiler(full=False, deaf=deaf), Told()
+
+    def cancel(burst: BurstRun) -> None:
+        assert eventually(lambda: bool(profiler.asked))
+        if cancelled:
+            burst.cancel()
+
+    run(profiler, told, meanwhile=cancel)
+    assert len(profiler.stops) == deaf + 1
+    assert told.states[-1].state == ("cancelled" if cancelled else "done")
+    assert left(own_folder) == []
+
+
+def test_a_profile_that_was_not_seen_to_stop_is_told_in_the_end(own_folder: Path) -> None:
+    profiler, told = FakeProfiler(full=False, deaf=1000), Told()
+    run(profiler, told)
+    assert len(profiler.stops) > 2
+    assert profiler.stops[-1] == 10.0, "once more at the end"
+    assert told.states[-1].state == "failed"
+    assert "may profile on" in told.states[-1].message
+    assert "/stop_profile" in told.states[-1].remedy
+    assert len(left(own_folder)) == 1
 
 
 def test_a_stage_that_writes_nothing_is_named_and_the_folder_stays_for_it(own_folder: Path) -> None:
