@@ -26,7 +26,7 @@ ENVIRONMENT = (
     ("PPSCOPE_SNAPSHOT_DIR", "where the key s saves snapshots; the current folder unless set"),
     (
         "PPSCOPE_PROFILE_FOLDER",
-        "where a profile burst lets the server write its traces; /tmp, /var/tmp or /dev/shm unless set",
+        "where a profile burst lets the server write its traces; /tmp or /var/tmp unless set",
     ),
     ("NO_COLOR", "no colours; glyphs tell phases apart"),
 )

@@ -15,7 +15,10 @@ from ppscope.target.procfs import Proc
 
 VARIABLE = "PPSCOPE_PROFILE_FOLDER"
 NAME = "ppscope-profile-"
-PARENTS = ("/tmp", "/var/tmp", "/dev/shm")
+KEPT = "ppscope-kept-"
+"""A folder that the user wants to keep has this name from the start, which nothing of ours ever removes."""
+PARENTS = ("/tmp", "/var/tmp")
+"""Not /dev/shm: it is memory, and NCCL and torch of the server need what is left of it."""
 LEAST_FREE_BYTES = 1 << 30
 """An export that runs out of room raises in the scheduler, which ends the server."""
 STALE_S = 3600.0
@@ -36,8 +39,10 @@ class Folder(NamedTuple):
     here: str
 
 
-def make_folder(pid: int, environment: Mapping[str, str] | None = None, proc_root: str = "/proc") -> Folder:
-    """Makes an empty folder for the scheduler `pid` to write to. Raises FolderError.
+def make_folder(
+    pid: int, environment: Mapping[str, str] | None = None, proc_root: str = "/proc", keep: bool = False
+) -> Folder:
+    """Makes an empty folder for the scheduler `pid` to write to, one that is never swept where it is to `keep`. Raises FolderError.
 
     It belongs to the scheduler's user where we may give it away; otherwise everybody may create files in it, and only its owner may
     list them.
@@ -54,7 +59,7 @@ def make_folder(pid: int, environment: Mapping[str, str] | None = None, proc_roo
         try:
             if why := not_entered(parent, root, visitor):
                 raise PermissionError(errno.EACCES, why)
-            return _make(parent, root, uid)
+            return _make(parent, root, KEPT if keep else NAME, uid)
         except OSError as error:
             reasons.append(f"{parent}: {error.strerror or error}")
     raise FolderError(
@@ -64,8 +69,16 @@ def make_folder(pid: int, environment: Mapping[str, str] | None = None, proc_roo
 
 
 def remove_stale(folder: Folder) -> None:
-    """Removes what earlier bursts left beside this folder: ours alone, and only after an hour without change."""
-    parent = os.path.dirname(folder.here)
+    """Removes what earlier bursts left beside this folder and where else they may have been: ours alone, after an hour without change."""
+    root = folder.here[: len(folder.here) - len(folder.there)]
+    for parent in dict.fromkeys((os.path.dirname(folder.there), *PARENTS)):
+        at = root + parent
+        # A link in the other tree would lead into ours.
+        if not (root and os.path.islink(at)):
+            _sweep(at, folder)
+
+
+def _sweep(parent: str, folder: Folder) -> None:
     try:
         names = [name for name in os.listdir(parent) if name.startswith(NAME)]
     except OSError:
@@ -84,9 +97,14 @@ def remove_stale(folder: Folder) -> None:
 def remove(folder: Folder) -> str | None:
     """Removes the folder and the trace files in it, nothing else; returns why it is still there, None when it is gone."""
     try:
-        for name in os.listdir(folder.here):
-            if ".trace.json" in name:
-                os.unlink(os.path.join(folder.here, name))
+        # Who owns the folder may put a link in its place at any time, and we may be root.
+        fd = os.open(folder.here, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            for name in os.listdir(fd):
+                if ".trace.json" in name:
+                    os.unlink(name, dir_fd=fd)
+        finally:
+            os.close(fd)
         os.rmdir(folder.here)
     except FileNotFoundError:
         return None
@@ -118,7 +136,7 @@ def not_entered(parent: str, root: str, visitor: Who | None) -> str:
     return "" if folder is None else f"the server's user may not enter {folder}"
 
 
-def _make(parent: str, root: str, uid: int | None) -> Folder:
+def _make(parent: str, root: str, prefix: str, uid: int | None) -> Folder:
     at = root + parent
     # A link in the other tree would lead into ours.
     kind = os.lstat(at) if root else os.stat(at)
@@ -127,7 +145,7 @@ def _make(parent: str, root: str, uid: int | None) -> Folder:
     room = os.statvfs(at)
     if room.f_bavail * room.f_frsize < LEAST_FREE_BYTES:
         raise OSError(28, "less than 1 GB is free")
-    name = NAME + secrets.token_hex(8)
+    name = prefix + secrets.token_hex(8)
     folder = Folder(os.path.join(parent, name), os.path.join(at, name))
     os.mkdir(folder.here, 0o700)
     try:

@@ -122,16 +122,20 @@ class BurstRun:
 
     def _tidy(self) -> str | None:
         """Remove the folder, unless a scheduler may still write to it: a write that fails ends the server. Why it stays, or None."""
-        if self._folder is None or (self._wish.keep and self._read):
+        if self._folder is None or self._kept():
             return None
         if self._asked and not (self._files is not None and self._files.complete):
             return "a stage may still write to it"
         return remove(self._folder)
 
+    def _kept(self) -> bool:
+        """Whether the folder holds what the user wants to keep, read or not; what was cancelled nobody wants."""
+        return self._wish.keep and not self._cancelled and self._files is not None and bool(self._files.whole)
+
     def _profile(self) -> None:
         self._say("asked", "checking the server")
         check(self._server)
-        folder = self._folder = make_folder(self._server.ranks[0].pid)
+        folder = self._folder = make_folder(self._server.ranks[0].pid, keep=self._wish.keep)
         remove_stale(folder)
         self._files = BurstFiles(folder.here, self._token, (rank.key for rank in self._server.ranks))
         self._say("asked", "asking the server")
@@ -257,7 +261,8 @@ class BurstRun:
             self._emit(record)
         self._reader = None
         if reader.trouble and not (self._leaving or self._cancelled):
-            raise Unfit(f"the traces could not be read: {reader.trouble}")
+            kept = f"they are in {self._folder.there}" if self._folder is not None and self._kept() else ""
+            raise Unfit(f"the traces could not be read: {reader.trouble}", kept)
 
     def _finish(self, folder: Folder) -> None:
         if self._leaving:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.records import RankKey
+from ppscope.sources import burst_folder
 from ppscope.sources.burst_files import BurstFiles, GrowingFile, rank_of
 from ppscope.sources.burst_folder import NAME, VARIABLE, Folder, FolderError, make_folder, remove, remove_stale
 from ppscope.sources.burst_plan import default_rounds, make_plan, risks, start_body
@@ -99,19 +100,48 @@ def test_a_folder_is_private_and_leaves_with_its_traces_only(tmp_path: Path) -> 
     assert remove(folder) is None
 
 
-def test_only_old_folders_of_ours_are_swept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [True, False])
+def test_only_old_folders_of_ours_are_swept(beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = tmp_path if beside else tmp_path / "chosen"
+    chosen.mkdir(exist_ok=True)
+    monkeypatch.setattr(burst_folder, "PARENTS", (str(tmp_path), str(tmp_path / "missing")))
     old, fresh, link = (tmp_path / f"{NAME}{name}" for name in ("old", "fresh", "link"))
     old.mkdir()
     (old / "x.trace.json.gz").write_bytes(b"")
     fresh.mkdir()
     link.symlink_to(tmp_path)
     os.utime(old, (time.time() - 7200, time.time() - 7200))
-    folder = make_folder(os.getpid(), {VARIABLE: str(tmp_path)})
+    folder = make_folder(os.getpid(), {VARIABLE: str(chosen)})
     remove_stale(folder)
     assert not old.exists()
     assert fresh.exists()
     assert link.is_symlink()
     assert Path(folder.here).exists()
+
+
+def test_a_folder_that_became_a_link_is_not_emptied_through_it(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "x.trace.json.gz").write_bytes(b"")
+    link = tmp_path / f"{NAME}link"
+    link.symlink_to(tmp_path / "theirs")
+    assert remove(Folder(str(link), str(link))) is not None
+    assert [file.name for file in (tmp_path / "theirs").iterdir()] == ["x.trace.json.gz"]
+
+
+def test_nothing_is_swept_through_a_link_of_another_file_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burst_folder, "PARENTS", ("/tmp",))
+    ours, tree = tmp_path / "ours", tmp_path / "tree"
+    (old := ours / f"{NAME}old").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    (here := tree / "var" / f"{NAME}new").mkdir(parents=True)
+    (tree / "tmp").symlink_to(ours)
+    remove_stale(Folder(f"/var/{here.name}", str(here)))
+    assert old.exists()
+    (tree / "tmp").unlink()
+    (swept := tree / "tmp" / old.name).mkdir(parents=True)
+    os.utime(swept, (0, 0))
+    remove_stale(Folder(f"/var/{here.name}", str(here)))
+    assert not swept.exists()
 
 
 @pytest.mark.parametrize("parent", ["missing", "file"])
