@@ -17,6 +17,7 @@ from ppscope.sources.burst_folder import Folder, FolderError, make_folder, remov
 from ppscope.sources.burst_http import LEAVE_READ_S, Profiler
 from ppscope.sources.burst_plan import loop_size, make_plan, start_body
 from ppscope.sources.burst_reader import BurstReader
+from ppscope.sources.burst_temp import check_temp
 
 
 class Patience(NamedTuple):
@@ -135,7 +136,11 @@ class BurstRun:
     def _profile(self) -> None:
         self._say("asked", "checking the server")
         check(self._server)
-        folder = self._folder = make_folder(self._server.ranks[0].pid, keep=self._wish.keep)
+        first = self._server.ranks[0].pid
+        check_temp(
+            (first, self._server.launcher_pid), len(self._server.ranks), self._plan.num_steps, self._wish.with_stack
+        )
+        folder = self._folder = make_folder(first, keep=self._wish.keep)
         remove_stale(folder)
         self._files = BurstFiles(folder.here, self._token, (rank.key for rank in self._server.ranks))
         self._say("asked", "asking the server")
