@@ -102,6 +102,15 @@ class Trace:
         return path
 
 
+def merged_trace(traces: dict[str, Trace]) -> Json:
+    """One trace of several, by label, as SGLang's ProfileMerger makes it (`merge_profiles`)."""
+    merged: Json = {"traceEvents": []}
+    for label, trace in traces.items():
+        merged["traceEvents"] += [{**event, "pid": f"[{label}] {event['pid']}"} for event in trace.all_events()]
+        merged = {**trace.metadata(), **merged}
+    return merged
+
+
 def _kineto_event(event: Json) -> str:
     args = event.get("args", {})
     rest = {key: value for key, value in event.items() if key not in ("args", "ts", "dur")}

@@ -14,6 +14,8 @@ from ppscope.trace.source import Progress, TraceError, TraceSource
 
 __all__ = ["RankTrace", "TraceError", "read_trace"]
 
+_MERGED_LABEL = re.compile(r"\[(?:(?:TP|DP|PP|EP)\d{2,}-?)+\] ")
+"""What SGLang's ProfileMerger puts before every pid."""
 _WANTED = (
     "baseTimeNanoseconds",
     "distributedInfo",
@@ -74,6 +76,8 @@ def read_trace(path: str | Path, progress: Progress | None = None) -> RankTrace:
     builder = ColumnBuilder()
     for batch in stream.batches():
         builder.add(batch)
+        if len(_merged_ranks(builder)) > 1:
+            raise TraceError(_instead_of_merged(source.path))
     trace = RankTrace(source.path, builder, _metadata(stream.head, stream.tail))
     trace.dropped_events += stream.dropped_events
     trace.mended_events = stream.mended_events
@@ -82,6 +86,21 @@ def read_trace(path: str | Path, progress: Progress | None = None) -> RankTrace:
     if stream.truncated:
         trace.damage.append("the list of events ends in the middle: the file was cut off")
     return trace
+
+
+def _merged_ranks(builder: ColumnBuilder) -> set[str]:
+    """The ranks that a merged file names; every rank numbers its launches alike, so those of several cannot be told apart."""
+    pids = {*builder.titles, *(pid for pid, _ in builder.threads), *(pid for pid, _ in builder.lanes)}
+    found = (_MERGED_LABEL.match(pid) for pid in pids if isinstance(pid, str))
+    return {match[0] for match in found if match is not None}
+
+
+def _instead_of_merged(path: Path) -> str:
+    run = path.name.removeprefix("merged-").split(".trace.json")[0] if path.name.startswith("merged-") else "*"
+    return (
+        f"{path}: this is SGLang's merged trace, in which launches of different ranks have the same numbers;"
+        f" give the ranks' own files instead: {run}-TP-*.trace.json.gz"
+    )
 
 
 def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:

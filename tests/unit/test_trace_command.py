@@ -19,7 +19,7 @@ from ppscope.commands.trace import trace
 from ppscope.snapshot.page_data import extract
 from ppscope.trace.batch import analyse_files, find_files
 from ppscope.trace.command import read, run
-from tests.kineto import BASE_NS, Pipeline, Trace
+from tests.kineto import BASE_NS, Pipeline, Trace, merged_trace
 
 
 def quiet(folder: Path) -> Path:
@@ -54,6 +54,41 @@ def test_what_cannot_be_read_is_one_line_and_the_rest_is_shown(
     assert "quiet.json.gz" in out
     assert err.count("\n") == 1
     assert "bad.json" in err
+
+
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize(
+    "labels", [("TP00-PP00", "TP00-PP01"), ("TP00", "TP01"), ("TP00-DP00-PP00-EP00", "TP00-DP01-PP00-EP00")]
+)
+def test_a_merged_trace_of_several_ranks_names_the_files_to_give_instead(
+    labels: tuple[str, str], folder: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "merged-17.5.trace.json.gz"
+    traces = Pipeline([1_000_000] * 2).build().traces
+    path.write_bytes(gzip.compress(json.dumps(merged_trace(dict(zip(labels, traces, strict=True)))).encode()))
+    assert run([str(tmp_path if folder else path)], as_json=False) == 3
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert str(path) in err
+    assert "merged trace" in err
+    assert err.rstrip().endswith("17.5-TP-*.trace.json.gz")
+
+
+def test_a_merged_trace_of_one_rank_and_one_beside_the_ranks_files_do_no_harm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stages = Pipeline([1_000_000] * 2).build()
+    alone = tmp_path / "merged-1.trace.json.gz"
+    alone.write_bytes(gzip.compress(json.dumps(merged_trace({"TP00": stages.traces[0]})).encode()))
+    assert run([str(alone)], as_json=True) == 0
+    stages.write(tmp_path)
+    (tmp_path / "merged-2.trace.json.gz").write_bytes(
+        gzip.compress(
+            json.dumps(merged_trace(dict(zip(("TP00-PP00", "TP00-PP01"), stages.traces, strict=True)))).encode()
+        )
+    )
+    run([str(tmp_path)], as_json=True)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", ["missing.json", "empty"])
