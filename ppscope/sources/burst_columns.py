@@ -136,9 +136,10 @@ def _join(rows: Sequence[Gpu], gap_ns: int) -> list[Gpu]:
 
 
 def _shares(analysis: RankAnalysis, window_ns: tuple[int, int] | None) -> tuple[float | None, float | None]:
-    """Busy and communicating shares of the common window; None without GPU work or window."""
+    """Busy and communicating shares of the common window; None without GPU work or window, or where some of that work was lost."""
     window_ns = window_ns or analysis.window_ns
-    if window_ns is None or window_ns[1] <= window_ns[0] or not (analysis.kernels.total or analysis.memory_operations):
+    worked = analysis.kernels.total or analysis.memory_operations
+    if window_ns is None or window_ns[1] <= window_ns[0] or not worked or analysis.gpu_lost:
         return None, None
     length_ns = window_ns[1] - window_ns[0]
     busy_ns = analysis.busy.total_ns(window_ns)

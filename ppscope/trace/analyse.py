@@ -22,6 +22,8 @@ from ppscope.trace.verdicts import Judged, StepResult, judge
 MAX_ROWS = 2000
 MAX_NORMAL_ROWS = 200
 EXPLAIN_BYTES = 8 << 20
+LOST_SHARE = 0.1
+"""With more graph launches than this without GPU work in the file, its GPU would seem idle while it worked."""
 
 
 class KernelCounts(msgspec.Struct, gc=False):
@@ -68,7 +70,7 @@ class RankAnalysis(msgspec.Struct, gc=False):
     `busy` and `communication` are intervals and `window_ns` the recorded window (None for a file without events), in nanoseconds
     of wall time. `clock_offset_ns` was added to bring this rank's host onto the run's clock, 0 on one host. `rows` holds eager
     launches: at most MAX_ROWS that are out of place (`unexpected` counts all of them), and MAX_NORMAL_ROWS that are normal beside a replay.
-    `totals` sums up all GPU work per kernel.
+    `totals` sums up all GPU work per kernel. `gpu_lost` is True where so much GPU work is missing that idle time proves nothing.
     """
 
     path: str
@@ -92,6 +94,7 @@ class RankAnalysis(msgspec.Struct, gc=False):
     spans: RankSpans
     clock_offset_ns: int = 0
     totals: list[KernelTotal] = []
+    gpu_lost: bool = False
 
 
 def analyse_file(path: str | Path, progress: Progress | None = None) -> RankAnalysis:
@@ -111,20 +114,21 @@ def analyse(trace: RankTrace) -> RankAnalysis:
     talking = bytes(launches.communicates(index) for index in range(len(gpu)))
     counts = [launches.origin.count(origin) for origin in (Origin.REPLAYED, Origin.EAGER, Origin.UNKNOWN)]
     recorded = sum(launches.recorded)
+    graphs, empty = trace.calls.kind.count(CallKind.GRAPH_LAUNCH), launches.empty_graph_launches()
+    gpu_lost = empty > LOST_SHARE * graphs
+    lost = [f"{empty} of {graphs} graph launches have no GPU work in the file: busy and idle time are not known"]
     window_ns = trace.window_ns()
     return RankAnalysis(
         path=str(trace.path),
         identity=identify(trace),
         base_ns=trace.base_ns,
         kernels=KernelCounts(sum(counts), counts[0], counts[1], counts[2], sum(talking)),
-        launches=LaunchCounts(
-            trace.calls.kind.count(CallKind.LAUNCH) - recorded, trace.calls.kind.count(CallKind.GRAPH_LAUNCH), recorded
-        ),
+        launches=LaunchCounts(trace.calls.kind.count(CallKind.LAUNCH) - recorded, graphs, recorded),
         memory_operations=launches.origin.count(Origin.MEMORY),
         events=trace.events,
         dropped_events=trace.dropped_events,
         mended_events=trace.mended_events,
-        damage=trace.damage,
+        damage=trace.damage + lost * gpu_lost,
         steps=judged.steps,
         median_replay_kernels=judged.median_replay_kernels,
         baseline=judged.baseline,
@@ -135,6 +139,7 @@ def analyse(trace: RankTrace) -> RankAnalysis:
         window_ns=None if window_ns is None else (window_ns[0] + trace.base_ns, window_ns[1] + trace.base_ns),
         spans=export_spans(launches, judged, order, odd),
         totals=kernel_totals(launches, judged.step_of_gpu, order, odd),
+        gpu_lost=gpu_lost,
     )
 
 

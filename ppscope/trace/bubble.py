@@ -38,8 +38,8 @@ class Bubble(msgspec.Struct, gc=False):
 
 
 def measure(run: Run) -> Bubble | None:
-    """Measures a run; None without two stages, a common window and GPU work in it."""
-    if len(run.stages) < 2 or run.window_ns is None:
+    """Measures a run; None without two stages, a common window and GPU work in it, or where some of that work was lost."""
+    if len(run.stages) < 2 or run.window_ns is None or any(rank.gpu_lost for rank in run.ranks):
         return None
     window_ns = run.window_ns
     length_ns = window_ns[1] - window_ns[0]

@@ -94,6 +94,12 @@ class Launches:
             # A file may begin inside a capture: then the first mark is its end.
             self.recorded[index] = marks[after - 1][1] if after else not marks[0][1]
 
+    def empty_graph_launches(self) -> int:
+        """How many graph launches have no GPU work in the file: its records were lost, or were never written."""
+        calls = self.trace.calls
+        worked = set(self.call)
+        return sum(kind == CallKind.GRAPH_LAUNCH and index not in worked for index, kind in enumerate(calls.kind))
+
     def communicates(self, index: int) -> bool:
         """True when GPU event `index` is a kernel of a communication library."""
         return self.is_communication[self.trace.gpu.name[index]] and self.origin[index] != Origin.MEMORY

@@ -172,6 +172,40 @@ def test_a_graph_launch_whose_kernels_are_cut_off_still_replayed(tmp_path: Path)
     assert verdicts(analysed(trace, tmp_path)) == ["replayed"]
 
 
+def without_kernels(trace: Trace, graphs: int) -> None:
+    """Takes away what the first graph launches ran, as a lost buffer of CUPTI does."""
+    numbers = [event["args"]["correlation"] for event in trace.events if event["name"] == "cudaGraphLaunch"][:graphs]
+    trace.events = [
+        event
+        for event in trace.events
+        if event["cat"] not in ("kernel", "gpu_memcpy") or event["args"]["correlation"] not in numbers
+    ]
+
+
+@pytest.mark.parametrize(("steps", "missing"), [(20, 0), (20, 2), (20, 3), (1, 1), (6, 6)])
+@pytest.mark.parametrize("eager", [2, 60])
+def test_lost_kernels_of_graphs_prove_neither_idleness_nor_a_leak(
+    eager: int, steps: int, missing: int, tmp_path: Path
+) -> None:
+    trace = Trace()
+    for index in range(steps):
+        replayed_step(trace, index * STEP_NS * 2, eager=eager, eager_ns=US // 10)
+    without_kernels(trace, missing)
+    found = analysed(trace, tmp_path)
+    assert found.gpu_lost == (missing > 0.1 * steps)
+    assert [line.split(" have")[0] for line in found.damage] == (
+        [f"{missing} of {steps} graph launches"] if found.gpu_lost else []
+    )
+    assert verdicts(found) == ["replayed"] * steps
+
+
+def test_a_graph_of_memory_operations_alone_has_lost_nothing(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.span("step[DECODE bs=4]", 0, STEP_NS)
+    trace.gpu("Memcpy DtoD", 30 * US, US, trace.replay([], 10 * US), category="gpu_memcpy")
+    assert analysed(trace, tmp_path).damage == []
+
+
 def test_a_misplaced_launch_drills_down_to_its_line(tmp_path: Path) -> None:
     trace = Trace()
     for index in range(6):

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ppscope.records import RankKey
+from ppscope.sources.burst_columns import rank_record
 from ppscope.trace.analyse import analyse_file
 from ppscope.trace.intervals import Intervals, concurrency_ns
 from ppscope.trace.report import TraceReport, make_report, to_json
@@ -62,6 +64,26 @@ def test_a_single_request_is_no_alarm(tmp_path: Path) -> None:
     report = report_of(Pipeline([2 * MS] * 4, steps=12, batch_size=1).build(), tmp_path)
     assert [finding.severity for finding in report.findings] == ["info"]
     assert not report.alarms
+
+
+@pytest.mark.parametrize("lossy", [0, 1])
+def test_lost_kernels_leave_bubble_imbalance_and_busy_time_unknown(lossy: int, tmp_path: Path) -> None:
+    pipeline = Pipeline([MS, 3 * MS], steps=20).build()
+    trace = pipeline.traces[lossy]
+    graphs = [event["args"]["correlation"] for event in trace.events if event["name"] == "cudaGraphLaunch"][:10]
+    trace.events = [
+        event for event in trace.events if event["cat"] != "kernel" or event["args"]["correlation"] not in graphs
+    ]
+    found = report_of(pipeline, tmp_path)
+    assert found.bubble is None
+    assert found.findings == []
+    (run,) = found.runs
+    for place, rank in enumerate(run.ranks):
+        record = rank_record(rank, run, RankKey(0, place, 0), 1, 0)
+        assert record is not None
+        fractions = (record.busy_fraction, record.communication_fraction)
+        assert (None in fractions) == (place == lossy)
+        assert bool(record.damage) == (place == lossy)
 
 
 def test_a_window_of_few_steps_claims_nothing(tmp_path: Path) -> None:
