@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ppscope.records import Burst, BurstRank, BurstRankState, BurstStatus, RankKey, Server
 from ppscope.sources.base import Emit
+from ppscope.sources.burst_alone import Turn, check_log, take_turn
 from ppscope.sources.burst_checks import Unfit, check, dead_ranks
 from ppscope.sources.burst_child import Job
 from ppscope.sources.burst_files import BurstFiles
@@ -52,6 +53,7 @@ class BurstRun:
         slots = loop_size(server.pp_loop_size, server.pp_size)
         self._plan = make_plan(server.version, slots, wish.rounds)
         self._token = f"ppscope-{self.number}"
+        self._turn: Turn | None = None
         self._folder: Folder | None = None
         self._asked = False
         self._files: BurstFiles | None = None
@@ -120,6 +122,8 @@ class BurstRun:
                     f"POST /stop_profile ends it, and so do {self._plan.num_steps} micro-batches of traffic",
                 )
             self._tidy()
+            if self._turn is not None:
+                self._turn.end()
 
     def _tidy(self) -> str | None:
         """Remove the folder, unless a scheduler may still write to it: a write that fails ends the server. Why it stays, or None."""
@@ -136,6 +140,8 @@ class BurstRun:
     def _profile(self) -> None:
         self._say("asked", "checking the server")
         check(self._server)
+        self._turn = take_turn(self._server.launcher_pid)
+        check_log(self._server.launcher_pid, self._server.launcher_started_ticks)
         first = self._server.ranks[0].pid
         check_temp(
             (first, self._server.launcher_pid), len(self._server.ranks), self._plan.num_steps, self._wish.with_stack
