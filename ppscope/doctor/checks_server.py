@@ -90,6 +90,8 @@ def folder(facts: Facts) -> Check | None:
         return None
     if not target.folders:
         return Check("trace.folder", "unknown", "the server's files cannot be opened")
+    if target.no_export is not None:
+        return Check("trace.folder", "problem", *target.no_export)
     for name, why in target.folders:
         if not why:
             return Check("trace.folder", "ok", f"a profile burst can use {name}")

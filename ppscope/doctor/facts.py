@@ -65,6 +65,8 @@ class Target:
     log_usual: bool = True
     folders: tuple[tuple[str, str], ...] = ()
     """(folder for the traces of a burst, why it will not do or an empty text)."""
+    no_export: tuple[str, str] | None = None
+    """Why the server itself has no room to write the traces of a usual burst: message and remedy."""
     unlooked: str = ""
     """Why nothing but the permissions is known of it."""
 

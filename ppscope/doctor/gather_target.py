@@ -8,7 +8,10 @@ import time
 
 from ppscope.doctor.facts import Answer, Target
 from ppscope.doctor.gather_own import no_room
+from ppscope.records import Server
 from ppscope.sources.burst_folder import LEAST_FREE_BYTES, PARENTS, VARIABLE, FolderError, not_entered, root_of
+from ppscope.sources.burst_plan import default_rounds, loop_size, make_plan
+from ppscope.sources.burst_temp import check_temp
 from ppscope.sources.server_http import HttpError
 from ppscope.sources.server_keys import Keys
 from ppscope.sources.server_log import LogError, LogTail
@@ -25,7 +28,8 @@ def target(found: Found) -> Target:
     first = found.ranks[0].pid if found.ranks else found.launcher_pid
     python = python_of(python_files(proc, first))
     status = proc.status(found.launcher_pid)
-    desk = Desk(lambda _: None, found.to_record(time.monotonic_ns()), Keys(), threading.Event())
+    server = found.to_record(time.monotonic_ns())
+    desk = Desk(lambda _: None, server, Keys(), threading.Event())
     closed = desk.no_http()
     log, usual = _log(found.launcher_pid)
     return Target(
@@ -47,6 +51,7 @@ def target(found: Found) -> Target:
         log=log,
         log_usual=usual,
         folders=_folders(proc, first),
+        no_export=_no_export(server, first),
     )
 
 
@@ -90,6 +95,16 @@ def _log(pid: int) -> tuple[str, bool]:
     except LogError as error:
         return str(error), error.usual
     return "", True
+
+
+def _no_export(server: Server, first: int) -> tuple[str, str] | None:
+    slots = loop_size(server.pp_loop_size, server.pp_size)
+    steps = make_plan(server.version, slots, default_rounds(slots)).num_steps
+    try:
+        check_temp((first, server.launcher_pid), max(len(server.ranks), 1), steps)
+    except FolderError as error:
+        return str(error), error.remedy
+    return None
 
 
 def _folders(proc: Proc, pid: int) -> tuple[tuple[str, str], ...]:

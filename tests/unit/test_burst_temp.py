@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ppscope.doctor.gather_target import _no_export
 from ppscope.records import Burst
 from ppscope.sources.burst_folder import FolderError
 from ppscope.sources.burst_run import BurstRun
@@ -91,6 +92,14 @@ def test_room_is_wanted_for_every_rank_step_and_stack(
     rooms(monkeypatch, {"tmp": needed - 1})
     with pytest.raises(FolderError, match=f"{needed} are needed"):
         check_temp((SCHEDULER, LAUNCHER), ranks, steps, with_stack, proc)
+
+
+def test_doctor_says_it_before_a_burst_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _no_export(server(), os.getpid()) is None
+    rooms(monkeypatch, dict.fromkeys((Path(os.environ.get("TMPDIR", "/tmp")).name, "tmp"), 100))
+    said = _no_export(server(), os.getpid())
+    assert said is not None
+    assert "100 MB are free" in said[0]
 
 
 def test_a_server_without_room_for_the_export_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,12 @@ def test_tools(tools: Tools, target: Target | None, name: str, state: str, said:
         (replace(MINE, log="no permission", log_usual=False), "log", "problem", "no permission"),
         (replace(MINE, folders=(("/tmp", "0 MB are free"), ("/x", ""))), "trace.folder", "ok", "/x"),
         (replace(MINE, folders=(("/tmp", "0 MB are free"),)), "trace.folder", "problem", "/tmp: 0 MB"),
+        (
+            replace(MINE, folders=(("/tmp", ""),), no_export=("no room", "make room")),
+            "trace.folder",
+            "problem",
+            "no room",
+        ),
     ],
 )
 def test_server(target: Target, name: str, state: str, said: str) -> None:
