@@ -23,7 +23,7 @@ from ppscope.sources.stacks_plan import (
 from ppscope.sources.stacks_pyspy import MISSING, Trouble, find_pyspy, started_ticks, thread_count
 from ppscope.sources.stacks_room import FREE, Room
 from ppscope.sources.stacks_spending import Spending
-from ppscope.sources.stacks_windows import Result, ThreadSpans, Window, clip, reap_all, sound
+from ppscope.sources.stacks_windows import Result, ThreadSpans, Window, clip, hung, reap_all, sound
 
 DEFAULT_HZ = 50.0
 FIRST_WINDOW_S = 0.7
@@ -204,6 +204,8 @@ class StackSource(Source):
         """Do what is due for a rank; returns when to come back."""
         for window in sampled.running:
             window.close_if_due(now_ns)
+            if window.outlives_kill(now_ns):
+                self.status("degraded", f"{hung(sampled.rank.pid)} and does not end", rank=sampled.rank.key)
         slot = self._slots.get(sampled.rank.key)
         newest = sampled.running[-1] if sampled.running else None
         next_ns = max(sampled.retry_ns, newest.due_ns - int(self._overlap_s * 1e9) if newest else 0)
@@ -214,7 +216,7 @@ class StackSource(Source):
                 next_ns = now_ns + 1_000_000_000
             else:
                 next_ns = now_ns + 200_000_000
-        dues = [window.due_ns for window in sampled.running if window.interrupted_ns is None]
+        dues = [w.due_ns for w in sampled.running if w.interrupted_ns is None and not w.killed]
         return min([*dues, next_ns] if wanted else [*dues, now_ns + 1_000_000_000])
 
     def _fits(self, sampled: _Sampled, slot: Slot) -> bool:

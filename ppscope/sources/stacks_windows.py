@@ -107,12 +107,17 @@ class Window:
         """Interrupt a window whose time is up, a little later if py-spy has not come to sample yet; kill one that hangs."""
         if now_ns > self._hopeless_ns:
             if not self.killed:
+                self._hopeless_ns = now_ns
                 self.kill()
         elif now_ns >= self.due_ns and self.interrupted_ns is None:
             if catches_interrupts(self.pyspy_pid):
                 self.interrupt()
             else:
                 self.due_ns = now_ns + EXTENSION_NS
+
+    def outlives_kill(self, now_ns: int) -> bool:
+        """Whether py-spy was killed a second ago and is still there (state D)."""
+        return self.killed and now_ns > self._hopeless_ns + 1_000_000_000
 
     def kill(self) -> None:
         """End a py-spy that hangs; its target was never stopped and notices nothing."""
@@ -129,7 +134,7 @@ class Window:
             self.close()
         code = self._process.returncode
         if self.killed:
-            trouble = Trouble("hung", f"py-spy on process {self.pid} did not end in time and was killed")
+            trouble = Trouble("hung", hung(self.pid))
             return Result([], done_ns, done_ns, 0, cpu_s, trouble=trouble)
         if code == -signal.SIGINT and self.interrupted_ns is not None:
             trouble = Trouble("transient", f"py-spy did not come to sample process {self.pid}: the machine is busy")
@@ -183,6 +188,11 @@ class Window:
             return 0.0
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return usage.ru_utime + usage.ru_stime
+
+
+def hung(pid: int) -> str:
+    """What is said of a window that had to be killed."""
+    return f"py-spy on process {pid} did not end in time and was killed"
 
 
 def failed_share(said: bytes, length_us: int, rate_hz: int) -> float | None:
