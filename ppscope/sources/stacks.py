@@ -20,7 +20,7 @@ from ppscope.sources.stacks_plan import (
     plan,
     window_lengths_s,
 )
-from ppscope.sources.stacks_pyspy import MISSING, Trouble, find_pyspy, started_ticks, thread_count
+from ppscope.sources.stacks_pyspy import MISSING, Trouble, find_pyspy, presence, thread_count
 from ppscope.sources.stacks_room import FREE, Room
 from ppscope.sources.stacks_spending import Spending
 from ppscope.sources.stacks_windows import Result, ThreadSpans, Window, clip, hung, reap_all, sound
@@ -239,9 +239,9 @@ class StackSource(Source):
         assert self._binary is not None
         assert self._selector is not None
         rank = sampled.rank
-        ticks = started_ticks(rank.pid)
-        if ticks is None or (rank.started_ticks and ticks != rank.started_ticks):
-            self._trouble(sampled, Trouble("gone", f"process {rank.pid} is gone"))
+        absent = presence(rank.pid, rank.started_ticks)
+        if absent is not None:
+            self._trouble(sampled, absent)
             return
         length_s = slot.window_s
         if sampled.windows == 0:

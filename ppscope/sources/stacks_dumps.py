@@ -13,7 +13,7 @@ from ppscope.sources.base import Emit, Source
 from ppscope.sources.stacks_dump_parse import DumpError, LoopFacts, parse_dump
 from ppscope.sources.stacks_dump_run import run_dump
 from ppscope.sources.stacks_intern import StackTable
-from ppscope.sources.stacks_pyspy import MISSING, Trouble, explain, find_pyspy, started_ticks
+from ppscope.sources.stacks_pyspy import MISSING, Trouble, explain, find_pyspy, presence
 from ppscope.sources.stacks_room import FREE, Room
 
 INTERVAL_S = 1.0
@@ -158,9 +158,9 @@ class DumpSource(Source):
 
     def _dump(self, rank: Rank) -> float:
         assert self._binary is not None
-        ticks = started_ticks(rank.pid)
-        if ticks is None or (rank.started_ticks and ticks != rank.started_ticks):
-            self._trouble(rank.key, Trouble("gone", f"process {rank.pid} is gone"))
+        absent = presence(rank.pid, rank.started_ticks)
+        if absent is not None:
+            self._trouble(rank.key, absent)
             return 0.0
         cpu_s = 0.0
         trouble = Trouble("transient", f"process {rank.pid} changed while it was read")

@@ -148,13 +148,15 @@ def explain(stderr: bytes, returncode: int | None, pid: int) -> Trouble:
     text = stderr.decode("utf-8", "replace")
     low = text.lower()
     line = first_line(stderr)
-    state = process_state(pid)
-    if state is None or state in ("Z", "X") or "no such process" in low:
-        return Trouble("gone", f"process {pid} is gone")
+    there = presence(pid)
+    if there is not None and there.kind == "gone":
+        return there
+    if "no such process" in low:  # a thread of it ended meanwhile
+        return _changed(pid)
     if "permission denied" in low or "operation not permitted" in low or "os error 13" in low or "os error 1)" in low:
         return permission_trouble(pid)
     if "bad address" in low or "os error 14" in low:
-        return Trouble("transient", f"process {pid} changed while it was read")
+        return _changed(pid)
     if "failed to find version string" in low or "unsupported version" in low or "unknown python version" in low:
         return _python_trouble(pid, "version", f"py-spy does not know the Python of process {pid}: {line}")
     if (
@@ -185,7 +187,7 @@ def permission_trouble(pid: int) -> Trouble:
     try:
         theirs = os.stat(f"/proc/{pid}").st_uid
     except OSError:
-        return Trouble("gone", f"process {pid} is gone")
+        return presence(pid) or _changed(pid)
     scope = ptrace_scope()
     if scope is not None and scope >= 3:
         return Trouble(
@@ -229,27 +231,33 @@ def ptrace_scope(proc: str = "/proc") -> int | None:
         return None
 
 
-def _stat_fields(pid: int) -> list[bytes] | None:
+def _changed(pid: int) -> Trouble:
+    return Trouble("transient", f"process {pid} changed while it was read")
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b") ")[2].split()
+
+
+def presence(pid: int, ticks: int = 0) -> Trouble | None:
+    """None while a process is there: that of this start time, or whichever where `ticks` is 0.
+
+    `gone` is said only of one that surely is; where /proc cannot be read now, the trouble passes.
+    """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2].split()
-    except OSError:
-        return None
-
-
-def process_state(pid: int) -> str | None:
-    """/proc's state letter of a process; None when there is none."""
-    fields = _stat_fields(pid)
-    return fields[0].decode("ascii", "replace") if fields else None
-
-
-def started_ticks(pid: int) -> int | None:
-    """/proc's start time of a process; with the pid it names the process for ever. None when there is none."""
-    fields = _stat_fields(pid)
-    return int(fields[19]) if fields and len(fields) > 19 else None
+        fields = _stat_fields(pid)
+        there = fields[0] not in (b"Z", b"X") and ticks in (0, int(fields[19]))
+    except (FileNotFoundError, ProcessLookupError):
+        there = False
+    except (OSError, ValueError, IndexError) as error:
+        return Trouble("transient", f"process {pid} cannot be looked at: {error}")
+    return None if there else Trouble("gone", f"process {pid} is gone")
 
 
 def thread_count(pid: int) -> int | None:
-    """Number of OS threads of a process; None when it is gone."""
-    fields = _stat_fields(pid)
-    return int(fields[17]) if fields and len(fields) > 17 else None
+    """Number of OS threads of a process; None when that cannot be read."""
+    try:
+        return int(_stat_fields(pid)[17])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ppscope.probe.ring import started_ticks
 from ppscope.records import (
     AnyRecord,
     DumpNow,
@@ -23,7 +24,6 @@ from ppscope.records import (
 from ppscope.sources.stacks import StackSource
 from ppscope.sources.stacks_dumps import DumpSource
 from ppscope.sources.stacks_intern import StackTable
-from ppscope.sources.stacks_pyspy import started_ticks
 from ppscope.target.phases import PhaseTable
 from tests.sglang.server import ServerSpec, SglangServer
 

@@ -16,13 +16,13 @@ import pytest
 
 from ppscope import emulator
 from ppscope.probe import layout
+from ppscope.probe.ring import started_ticks
 from ppscope.records import AnyRecord, Hello, ProbeSpans, Rank, RankKey, Server, SourceStatus, StackSpans
 from ppscope.session import Session
 from ppscope.sources import stacks
 from ppscope.sources.probe import ProbeSource
 from ppscope.sources.stacks import StackSource
 from ppscope.sources.stacks_plan import BUDGET_CORES, MIN_HZ, RankLoad, Slot, plan
-from ppscope.sources.stacks_pyspy import started_ticks
 from tests.fed_stream import FedStream
 from tests.terminal.faults_tools import STAGES, collector_of, drawn, live, ranks_of
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ppscope.probe.ring import started_ticks
 from ppscope.records import (
     AnyRecord,
     Burst,
@@ -31,7 +32,6 @@ from ppscope.sources.burst_folder import VARIABLE
 from ppscope.sources.burst_http import Profiler, Refusal
 from ppscope.sources.burst_run import BurstRun, Patience
 from ppscope.sources.server_keys import Keys
-from ppscope.sources.stacks_pyspy import started_ticks
 from ppscope.views import Finding
 from tests.kineto import Pipeline
 from tests.unit.tiny_http import eventually, living, raw, reply, tiny_http

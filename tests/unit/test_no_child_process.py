@@ -20,12 +20,12 @@ from ppscope.collect.client import CollectorProcess
 from ppscope.commands import live
 from ppscope.commands import record as recording
 from ppscope.commands import rules as rules_of_server
+from ppscope.probe.ring import started_ticks
 from ppscope.records import AnyRecord, Burst, End, Rules, Server, SourceStatus
 from ppscope.sources.burst_folder import VARIABLE
 from ppscope.sources.burst_run import BurstRun
 from ppscope.sources.gpu import GpuSource
 from ppscope.sources.rules_source import RulesSource
-from ppscope.sources.stacks_pyspy import started_ticks
 from ppscope.trace.batch import analyse_files
 from tests.kineto import Pipeline
 from tests.shared import ROOT

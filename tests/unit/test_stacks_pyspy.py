@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from ppscope.probe.ring import started_ticks
+from ppscope.records import Rank, RankKey, Server
 from ppscope.sources import stacks_pyspy
+from ppscope.sources.stacks import StackSource
 from ppscope.sources.stacks_pyspy import (
     dump_argv,
     explain,
     find_pyspy,
     first_line,
     permission_trouble,
+    presence,
     record_argv,
 )
 
@@ -51,6 +58,60 @@ def test_a_failure_is_one_line_without_a_backtrace(stderr: bytes, kind: str) -> 
 
 def test_a_process_that_went_is_gone_whatever_pyspy_says() -> None:
     assert explain(DENIED, 1, 2**22 + 1).kind == "gone"
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: FileNotFoundError(errno.ENOENT, "No such file or directory"), "gone"),
+        (lambda: ProcessLookupError(errno.ESRCH, "No such process"), "gone"),
+        (lambda: OSError(errno.EMFILE, "Too many open files"), "transient"),
+        (lambda: OSError(errno.ENFILE, "Too many open files in system"), "transient"),
+        (lambda: OSError(errno.EIO, "Input/output error"), "transient"),
+        (lambda: PermissionError(errno.EACCES, "Permission denied"), "transient"),
+        (lambda: OSError(errno.ENOMEM, "Cannot allocate memory"), "transient"),
+    ],
+)
+def test_only_a_process_that_surely_is_gone_is_given_up(
+    make: Callable[[], OSError], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(pid: int) -> list[bytes]:
+        raise make()
+
+    monkeypatch.setattr(stacks_pyspy, "_stat_fields", refused)
+    trouble = presence(ME)
+    assert trouble is not None
+    assert trouble.kind == kind
+    ended = explain(DENIED, 1, ME).kind == "gone"
+    assert ended is (kind == "gone")
+    rank = Rank(RankKey(0, 0, 0), ME, started_ticks() or 0, "")
+    source = StackSource(lambda record: None)
+    source._binary = "/nonexistent/py-spy"
+    source.update(Server(0, 1, 1, "launch_server", "serving", (rank,), 1, 1, 1))
+    source._replan(0)
+    [sampled] = source._sampled.values()
+    monkeypatch.setattr(source, "_selector", object())
+    source._begin(sampled, source._slots[rank.key])
+    assert sampled.ended is (kind == "gone")
+
+
+def test_a_thread_that_went_is_not_the_process() -> None:
+    said = b"Error: Failed to get stack traces\n\nCaused by:\n  No such process (os error 3)"
+    assert explain(said, 1, ME).kind == "transient"
+    with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as zombie:
+        assert zombie.stdout is not None
+        zombie.stdout.read()
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        assert explain(said, 1, zombie.pid).kind == "gone"
+
+
+def test_another_process_of_the_same_pid_is_not_the_one_that_was() -> None:
+    ticks = started_ticks() or 0
+    assert presence(ME, ticks) is None
+    assert presence(ME) is None
+    other = presence(ME, ticks + 1)
+    assert other is not None
+    assert other.kind == "gone"
 
 
 def test_a_signal_is_named() -> None:

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import pytest
 
+from ppscope.probe.ring import started_ticks
 from ppscope.records import (
     AnyRecord,
     DumpNow,
@@ -36,7 +37,7 @@ from ppscope.sources.stacks_dump_run import run_dump
 from ppscope.sources.stacks_dumps import DumpSource
 from ppscope.sources.stacks_intern import StackTable
 from ppscope.sources.stacks_plan import BUDGET_CORES, LONG_WINDOW_S
-from ppscope.sources.stacks_pyspy import find_pyspy, started_ticks
+from ppscope.sources.stacks_pyspy import find_pyspy
 from ppscope.sources.stacks_room import LEAST_CORES, Room
 from ppscope.sources.stacks_windows import ThreadSpans, Window, catches_interrupts
 
