@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import threading
 import time
 from collections import deque
@@ -63,6 +64,8 @@ class DumpSource(Source):
         self._chance = random.Random()
         self._failures: dict[RankKey, int] = {}
         self._child: int | None = None
+        self._abandoned: dict[int, tuple[subprocess.Popen[bytes], Trouble]] = {}
+        """By pid of the scheduler a py-spy that cannot be ended: no other is started before it is gone."""
         self._thread: threading.Thread | None = None
         self._binary: str | None = None
 
@@ -158,6 +161,10 @@ class DumpSource(Source):
 
     def _dump(self, rank: Rank) -> float:
         assert self._binary is not None
+        self._abandoned = {pid: left for pid, left in self._abandoned.items() if left[0].poll() is None}
+        if rank.pid in self._abandoned:
+            self._trouble(rank.key, self._abandoned[rank.pid][1])
+            return 0.0
         absent = presence(rank.pid, rank.started_ticks)
         if absent is not None:
             self._trouble(rank.key, absent)
@@ -181,6 +188,8 @@ class DumpSource(Source):
                     rank, facts, (output.before_ns + output.after_ns) // 2, (output.after_ns - output.before_ns) // 2
                 )
                 return cpu_s
+            if output.abandoned is not None and output.trouble is not None:
+                self._abandoned[rank.pid] = output.abandoned, output.trouble
             trouble = output.trouble or explain(output.stderr, output.code, rank.pid)
             if trouble.kind != "transient":
                 break
