@@ -14,7 +14,7 @@ from ppscope.collect.stream import FrameReader, StreamError
 from ppscope.records import GpuDevice, GpuSample, Server, SourceStatus
 from ppscope.signals import killer
 from ppscope.sources.base import Emit, Source
-from ppscope.sources.gpu_child import EXIT_DRIVER_CHANGED, EXIT_FAILED, EXIT_UNAVAILABLE
+from ppscope.sources.gpu_child import EXIT_DRIVER_CHANGED, EXIT_FAILED, EXIT_NOT_NOW, EXIT_UNAVAILABLE
 from ppscope.sources.gpu_emulated import VARIABLE, EmulatedReader, UnreadableFile, find_path
 
 DEFAULT_HZ = 5.0
@@ -23,6 +23,8 @@ STALLED_S = 3.0
 MAX_RESTARTS = 3
 STEADY_S = 60.0
 """A child that lived this long may be restarted anew as often."""
+RETRY_S = 60.0
+"""How soon NVML is tried anew where it did not start."""
 _KILL_WAIT_S = 0.5
 _LISTEN_MS = 250
 """How soon a stop or a silence is noticed."""
@@ -105,6 +107,10 @@ class GpuSource(Source):
                 ended = self._reap(child)
             if self.stopping.is_set() or ended == EXIT_UNAVAILABLE:
                 return
+            if ended == EXIT_NOT_NOW:
+                restarts = 0
+                self.stopping.wait(RETRY_S)
+                continue
             restarts = 1 if time.monotonic() - began > STEADY_S else restarts + 1
             why = said if said and ended in (EXIT_DRIVER_CHANGED, EXIT_FAILED) else _ending(ended)
             if ended is None or restarts > MAX_RESTARTS:

@@ -19,11 +19,13 @@ from ppscope.sources.gpu_errors import KERNEL_LOG, NO_BINDING, Trouble
 
 EXIT_READER_GONE = 0
 EXIT_UNAVAILABLE = 3
-"""NVML gives nothing, and will not in a second either; the last status said why."""
+"""NVML gives nothing, and never will; the last status said why."""
 EXIT_DRIVER_CHANGED = 4
 """NVML worked and then stopped: a new child may find the new driver."""
 
 EXIT_FAILED = 5
+EXIT_NOT_NOW = 6
+"""NVML did not start, which may pass; the last status said why."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -66,7 +68,7 @@ def _run(out: _Out, period_s: float) -> int:
         reader.open()
     except Unavailable as error:
         out.say(error.trouble)
-        return EXIT_UNAVAILABLE
+        return EXIT_UNAVAILABLE if error.final else EXIT_NOT_NOW
     due = time.monotonic()
     while True:
         began = time.monotonic()

@@ -31,6 +31,10 @@ DRIVER = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
 """The driver itself is gone or was exchanged: every further call fails alike."""
 
 
+FINAL = frozenset({NO_PERMISSION, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND})
+"""Why NVML does not start, and never will for this process; a driver may be loaded later, and other errors pass."""
+
+
 class Trouble(NamedTuple):
     """A `SourceStatus` in words: state, what failed, and what mends it."""
 

@@ -36,11 +36,12 @@ _LINKS = {0: "INTERNAL", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
 class Unavailable(Exception):
-    """NVML gives nothing at all; `trouble` says why."""
+    """NVML gives nothing at all; `trouble` says why, `final` whether that stays so."""
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: Trouble, *, final: bool = True) -> None:
         super().__init__(trouble.message)
         self.trouble = trouble
+        self.final = final
 
 
 class _Lost(Exception):
@@ -52,7 +53,8 @@ class _Lost(Exception):
 
 
 def _unavailable(error: Any) -> Unavailable:
-    return Unavailable(gpu_errors.init_trouble(int(error.value), str(error)))
+    code = int(error.value)
+    return Unavailable(gpu_errors.init_trouble(code, str(error)), final=code in gpu_errors.FINAL)
 
 
 @dataclass

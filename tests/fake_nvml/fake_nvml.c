@@ -1,7 +1,7 @@
 /* A stand-in for libnvidia-ml.so.1, so that the real nvidia-ml-py runs without a GPU.
  *
  * FAKE_NVML           scenario: healthy, na, mig, lost, lost_later, unopened, mismatch, mismatch_later, no_permission,
- *                     not_loaded, zero, errors, scrambled, rubbish, hang, hang_init, crash
+ *                     not_loaded, zero, errors, scrambled, rubbish, hang, hang_init, unknown_init, timeout_init, crash
  * FAKE_NVML_GPUS      number of GPUs, 8 if absent
  * FAKE_NVML_AFTER     device calls after which hang, crash, lost_later and mismatch_later begin, 200 if absent
  * FAKE_NVML_PIDS      compute processes, "gpu:pid gpu:pid"
@@ -16,7 +16,7 @@
 
 enum {
     SUCCESS = 0, NOT_SUPPORTED = 3, NO_PERMISSION = 4, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, INVALID_ARGUMENT = 2,
-    GPU_IS_LOST = 15, LIB_RM_VERSION_MISMATCH = 18, UNKNOWN = 999
+    TIMEOUT = 10, GPU_IS_LOST = 15, LIB_RM_VERSION_MISMATCH = 18, UNKNOWN = 999
 };
 enum { MAX_GPUS = 64, LOST_INDEX = 3, MIG_INDEX = 0 };
 
@@ -74,6 +74,8 @@ int nvmlInitWithFlags(unsigned flags) {
     note("nvmlInitWithFlags", -1);
     if (is("hang_init")) never_return();
     if (is("mismatch")) return LIB_RM_VERSION_MISMATCH;
+    if (is("unknown_init")) return UNKNOWN;
+    if (is("timeout_init")) return TIMEOUT;
     if (is("no_permission")) return NO_PERMISSION;
     if (is("not_loaded")) return DRIVER_NOT_LOADED;
     return SUCCESS;

@@ -22,6 +22,7 @@ from ppscope.sources.gpu import GpuSource
 from ppscope.sources.gpu_reasons import THROTTLE_REASONS, throttle_names, throttled
 from tests.fake_nvml import fake_nvml_env
 from tests.unit.gpu_host_tools import Gathered, alive, server_of
+from tests.unit.tiny_http import eventually
 
 Starter = Callable[..., tuple[GpuSource, Gathered]]
 
@@ -98,9 +99,7 @@ def test_healthy_gpus_are_described_once_and_read_again_and_again(started: Start
     ("scenario", "state", "said"),
     [
         ("missing", "off", "libnvidia-ml.so.1 not found"),
-        ("not_loaded", "off", "driver is not loaded"),
         ("zero", "off", "finds no GPU"),
-        ("mismatch", "dead", "differ in version"),
         ("no_permission", "dead", "no permission"),
     ],
 )
@@ -113,6 +112,30 @@ def test_a_node_without_nvml_gives_one_clear_line_and_no_second_try(
     assert source._thread is not None
     source._thread.join(10)
     assert gathered.records == [status]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "state", "said"),
+    [
+        ("not_loaded", "off", "driver is not loaded"),
+        ("mismatch", "dead", "differ in version"),
+        ("unknown_init", "dead", "NVML does not work: Unknown Error"),
+        ("timeout_init", "dead", "NVML does not work: Timeout"),
+    ],
+)
+def test_an_nvml_that_does_not_start_is_tried_anew_for_as_long_as_it_takes(
+    started: Starter, scenario: str, state: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "RETRY_S", 0.05)
+    log = tmp_path / "calls"
+    source, gathered = started(scenario, log=log)
+    assert source._environment is not None
+    gathered.status(state, said)
+    assert eventually(lambda: log.read_text().count("nvmlInit") >= gpu.MAX_RESTARTS + 3)
+    assert len(gathered.records) == 1, "said once"
+    source._environment["FAKE_NVML"] = "healthy"
+    gathered.status("ok")
+    gathered.wait(GpuSample)
 
 
 def test_what_nvml_does_not_support_is_none_and_not_asked_again(started: Starter, tmp_path: Path) -> None:
