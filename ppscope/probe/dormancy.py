@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from . import layout
-from .ring import RingError, name_of, pid_namespace, started_ticks
+from .ring import RingError, hold, name_of, pid_namespace, started_ticks
 
 _LOOK_NS = 100_000_000
 
 
 class Dormancy:
-    """The wanted file: made here, empty and long past; its modification time is a reading of CLOCK_MONOTONIC, so no clock step matters.
+    """The wanted file: made here, locked and long past; its modification time is a reading of CLOCK_MONOTONIC, so no clock step matters.
 
     `folder` is a descriptor of the private folder, needed only while this is made.
     """
@@ -23,6 +23,7 @@ class Dormancy:
         name = name_of(layout.WANTED, pid_namespace(), os.getpid(), ticks)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._fd = os.open(name, flags, 0o600, dir_fd=folder)
+        hold(self._fd, 0)
         os.utime(self._fd, ns=(0, 0))
         self._next_ns = 0
 
@@ -32,3 +33,7 @@ class Dormancy:
             return None
         self._next_ns = now_ns + _LOOK_NS
         return now_ns - os.fstat(self._fd).st_mtime_ns < layout.WANTED_NS
+
+    def close(self) -> None:
+        """Let go of the file, in a forked child: it is the parent's."""
+        os.close(self._fd)

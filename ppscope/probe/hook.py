@@ -29,7 +29,7 @@ class Hook:
     def install(self) -> None:
         """Wrap what is here, wait for the rest, and start afresh in forked children."""
         sys.meta_path.insert(0, self)
-        os.register_at_fork(after_in_child=self._recorder.reset)
+        os.register_at_fork(after_in_child=self._recorder.forked)
         if _loaded(SCHEDULER_MODULE):
             self._imported(SCHEDULER_MODULE)
 

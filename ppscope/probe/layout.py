@@ -33,6 +33,12 @@ FLAGS = struct.Struct("<I")
 LIVE = struct.Struct("<QQqIIq")
 """written, turns, beat ns, errors, resyncs, error of the GPU clock in ns (-1: not known). Renewed once a loop turn."""
 LIVE_OFFSET = 128
+LOCKED = b"LOCKED\0\0"
+LOCKED_OFFSET = 96
+"""Where the ring's header (the wanted file: its start) says that the owner holds a shared lock on the file for as long as it lives.
+
+Older probes hold none, and their files say nothing here.
+"""
 TEXT_OFFSET = 256
 """JSON: `wrapped` and `missing` (dotted names), `python`, `gpu_timing` (why it is off, or empty), `error` (the last one swallowed)."""
 TEXT_LIMIT = HEADER_BYTES - TEXT_OFFSET

@@ -52,6 +52,13 @@ class Recorder:
         self.slots = self.micro_batch = _NO_SLOT
         self.mode = self.batch_size = self.tokens = self.graph = 0
 
+    def forked(self) -> None:
+        """Let go of the parent's files in a forked child, and start afresh."""
+        dormancy = self.dormancy
+        self.reset()
+        if dormancy is not None:
+            dormancy.close()
+
     # -- beginning and ending
 
     def fail(self, error: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -62,9 +63,21 @@ def open_folder(base: str = SHM) -> int:
     return folder
 
 
+def hold(fd: int, offset: int) -> None:
+    """Lock a file of ours for as long as it is open or mapped, and write into it that it is locked."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        os.pwrite(fd, layout.LOCKED, offset)
+    except OSError:
+        return  # without these words no other pid namespace removes it
+
+
 def sweep(folder: int) -> int:
-    """Remove what processes of this pid namespace left behind that are gone; returns how many files."""
-    removed, here = 0, str(pid_namespace())
+    """Remove what processes that are gone left behind; returns how many files.
+
+    Those of this pid namespace are known by /proc, those of others (containers that share /dev/shm) by a lock that nobody holds.
+    """
+    removed, here = 0, pid_namespace()
     try:
         names = os.listdir(folder)
     except OSError:
@@ -73,14 +86,27 @@ def sweep(folder: int) -> int:
         kind, *parts = name.split("-")
         if kind not in (layout.RING, layout.WANTED) or len(parts) != 3 or not all(map(str.isdecimal, parts)):
             continue
-        if parts[0] != here or started_ticks(int(parts[1])) == int(parts[2]):
-            continue
+        namespace, pid, ticks = map(int, parts)
         try:
-            os.unlink(name, dir_fd=folder)
-            removed += 1
+            if started_ticks(pid) != ticks if here and namespace == here else _let_go(folder, name, kind):
+                os.unlink(name, dir_fd=folder)
+                removed += 1
         except OSError:
             continue
     return removed
+
+
+def _let_go(folder: int, name: str, kind: str) -> bool:
+    """Whether a file's owner locked it and holds it no more."""
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        offset = layout.LOCKED_OFFSET if kind == layout.RING else 0
+        if os.pread(fd, len(layout.LOCKED), offset) != layout.LOCKED:
+            return False
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    finally:
+        os.close(fd)
 
 
 class Ring:
@@ -114,7 +140,8 @@ class Ring:
             try:
                 # Reserved whole: a page that is missing when it is first touched would be a SIGBUS in the server.
                 os.posix_fallocate(fd, 0, size)
-                self.map = mmap.mmap(fd, size)
+                hold(fd, layout.LOCKED_OFFSET)
+                self.map = mmap.mmap(fd, size)  # keeps the file open, and so locked
             except (OSError, ValueError):
                 os.unlink(name, dir_fd=folder)
                 raise

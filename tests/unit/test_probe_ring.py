@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,10 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ppscope.probe import layout
+from ppscope.probe import ring as probe_ring
 from ppscope.probe.ring import Ring, name_of, open_folder, pid_namespace, started_ticks, sweep
 from ppscope.sources.probe_folder import RefusedError
 from ppscope.sources.probe_ring import RingReader
+from tests.shared import ROOT
 from tests.unit.probe_tools import KEY, reader, rows
+from tests.unit.tiny_http import eventually
 
 LATER = 1 << 62
 SMALL = 1024
@@ -182,3 +187,73 @@ def test_the_next_start_removes_what_the_dead_left(tmp_path: Path) -> None:
     assert set(kept) <= left
     assert not left & set(gone)
     assert reader(tmp_path).head().pid == os.getpid(), "the living keep theirs"
+
+
+ELSEWHERE = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+from types import SimpleNamespace
+from ppscope.probe import dormancy, ring
+from ppscope.probe.hook import Hook
+from ppscope.probe.recorder import Recorder
+ring.pid_namespace = dormancy.pid_namespace = lambda: {namespace}
+recorder = Recorder(always=False, base={base!r})
+Hook(recorder).install()
+recorder.begin(SimpleNamespace())
+recorder.wake()
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(77, None), (0, 0), (0, None), (77, 0)])
+def test_another_pid_namespace_keeps_its_files_while_it_lives_and_no_longer(
+    theirs: int, ours: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers with --ipc=host share /dev/shm: their pids say nothing here. 0: the namespace cannot be read."""
+    if ours is not None:
+        monkeypatch.setattr(probe_ring, "pid_namespace", lambda: ours)
+    script = ELSEWHERE.format(root=str(ROOT), base=str(tmp_path), namespace=theirs)
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    child = int(owner.stdout.readline())
+    folder = open_folder(str(tmp_path))
+    files = {path.name.partition("-")[0]: path for path in tmp_path.glob("*/*")}
+    assert set(files) == {"ring", "wanted"}
+    older = [files["ring"].with_name(f"{kind}-{theirs}-{owner.pid}-1") for kind in ("ring", "wanted")]
+    for path in older:
+        path.write_bytes(bytes(layout.HEADER_BYTES))  # as a ppscope that locks nothing leaves them, alive or not
+    view, asking = RingReader(os.open(files["ring"], os.O_RDONLY)), os.open(files["wanted"], os.O_RDWR)
+    try:
+        # Its pid and start time mean another process here, or none.
+        monkeypatch.setattr(probe_ring, "started_ticks", lambda pid: None)
+        assert sweep(folder) == 0
+        owner.kill()
+        owner.wait()
+        assert eventually(lambda: sweep(folder) > 0 or not files["ring"].exists()), "the child it forked holds nothing"
+        sweep(folder)
+        assert sorted(tmp_path.glob("*/*")) == sorted(older)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        view.close()
+        os.close(asking)
+        os.close(folder)
+        owner.stdout.close()
+
+
+def test_where_nothing_can_be_locked_nothing_of_others_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(fd: int, operation: int) -> None:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    Writer(tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(probe_ring, "pid_namespace", lambda: 77)
+    folder = open_folder(str(tmp_path))
+    assert sweep(folder) == 0
+    os.close(folder)
+    assert reader(tmp_path).head().pid == os.getpid()

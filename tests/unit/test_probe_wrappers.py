@@ -177,7 +177,7 @@ def test_a_forked_child_starts_afresh(tmp_path: Path) -> None:
     written = recorder.seq
     pid = os.fork()
     if pid == 0:
-        recorder.reset()  # what os.register_at_fork does in a server
+        recorder.forked()  # what os.register_at_fork does in a server
         loop.get_next_batch_to_run()
         own = recorder.ring is None
         loop.event_loop_pp(3)
