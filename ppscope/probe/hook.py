@@ -11,9 +11,10 @@ from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 from typing import Any
 
-from . import layout, recorder
-from .recorder import Call, Recorder
+from . import layout, wrappers
+from .recorder import Recorder
 from .targets import MODULES, SCHEDULER_MODULE, TARGETS, Target
+from .wrappers import Call
 
 _MARK = "__ppscope_probe__"
 
@@ -116,22 +117,22 @@ class Hook:
 
 
 def _wrapper(shared: Recorder, original: Call, target: Target) -> Call:
-    timed = recorder.timed(shared, original, target.kind, target.floor_ns, following=target.how == "following")
+    timed = wrappers.timed(shared, original, target.kind, target.floor_ns, following=target.how == "following")
     simple = {
-        "begin": recorder.beginning,
-        "launch": recorder.launching,
-        "run": recorder.running,
-        "process": recorder.processing,
-        "replay": recorder.replaying,
-        "ask": recorder.asking,
-        "old_recv": recorder.receiving,
+        "begin": wrappers.beginning,
+        "launch": wrappers.launching,
+        "run": wrappers.running,
+        "process": wrappers.processing,
+        "replay": wrappers.replaying,
+        "ask": wrappers.asking,
+        "old_recv": wrappers.receiving,
     }
     if target.how in simple:
         return simple[target.how](shared, original)
     if target.how == "turn":
-        return recorder.turning(shared, original, layout.INTAKE)
+        return wrappers.turning(shared, original, layout.INTAKE)
     if target.how == "thread":
-        return recorder.on_loop_thread(shared, original, timed)
+        return wrappers.on_loop_thread(shared, original, timed)
     return timed
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ppscope.probe import layout
-from ppscope.probe import recorder as hot
+from ppscope.probe import layout, wrappers
+from ppscope.probe import recorder as shared
 from tests.unit.probe_tools import KEY, batch, fresh, reader, rows
 
 LATER = 1 << 62
@@ -107,7 +107,8 @@ def test_the_count_of_turns_follows_the_loop_when_it_disagrees(tmp_path: Path) -
 
 def test_dormant_until_wanted_and_again_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [10**12]
-    monkeypatch.setattr(hot, "now", lambda: clock[0])
+    monkeypatch.setattr(shared, "now", lambda: clock[0])
+    monkeypatch.setattr(wrappers, "now", lambda: clock[0])
     scheduler, _, recorder = fresh(tmp_path, always=False)
     loop = scheduler(plan)
 
@@ -137,7 +138,7 @@ def test_other_threads_do_not_write(tmp_path: Path) -> None:
     scheduler, _, recorder = fresh(tmp_path)
     scheduler(plan).event_loop_pp(2)
     waited: list[str] = []
-    wrapped = hot.on_loop_thread(recorder, lambda: waited.append("original"), lambda: waited.append("timed"))
+    wrapped = wrappers.on_loop_thread(recorder, lambda: waited.append("original"), lambda: waited.append("timed"))
     wrapped()
     other = threading.Thread(target=wrapped)
     other.start()
