@@ -43,8 +43,8 @@ TEXT_OFFSET = 256
 """JSON: `wrapped` and `missing` (dotted names), `python`, `gpu_timing` (why it is off, or empty), `error` (the last one swallowed)."""
 TEXT_LIMIT = HEADER_BYTES - TEXT_OFFSET
 
-AWAKE, ALWAYS, GPU_TIMING = 1, 2, 4
-"""Header flags."""
+AWAKE, ALWAYS, GPU_TIMING, GAVE_UP = 1, 2, 4, 8
+"""Header flags. `GAVE_UP`: the probe met so many errors that it is off for good; the text says the last one."""
 
 RECORD = struct.Struct("<QqqIIHhBBBBII")
 """sequence, start ns, end ns, loop turn, tokens, batch size, micro-batch (-1: none), kind, depth, mode, graph, 0, sequence mod 2³²."""

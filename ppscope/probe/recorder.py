@@ -17,14 +17,17 @@ from .ring import SHM, Ring, RingError, open_folder, sweep
 
 now = time.monotonic_ns
 _NO_SLOT = -1
+_MOST_ERRORS = 100
+_WITHIN_NS = 3_600_000_000_000
 
 
 class Recorder:
     """What the wrappers share. `on` is False while dormant, off, or before the loop has begun."""
 
     __slots__ = (
-        "base", "batch_size", "buffer", "depth", "dormancy", "errors", "facts", "gpu", "gpu_wanted", "graph", "mask",
-        "micro_batch", "mode", "on", "owner", "resyncs", "ring", "seq", "slots", "state", "thread", "tokens", "turn", "wants",
+        "base", "batch_size", "buffer", "depth", "dormancy", "errors", "facts", "failures", "failures_end_ns", "gpu", "gpu_wanted",
+        "graph", "mask", "micro_batch", "mode", "on", "owner", "resyncs", "ring", "seq", "slots", "state", "thread", "tokens", "turn",
+        "wants",
     )  # fmt: skip
 
     def __init__(self, *, always: bool, gpu_timing: bool = False, base: str = SHM) -> None:
@@ -44,6 +47,7 @@ class Recorder:
         self.gpu: GpuTimer | None = None
         self.owner: Any = None
         self.depth = self.seq = self.mask = self.errors = self.resyncs = self.thread = 0
+        self.failures = self.failures_end_ns = 0
         self.turn = -1
         self.slots = self.micro_batch = _NO_SLOT
         self.mode = self.batch_size = self.tokens = self.graph = 0
@@ -58,12 +62,24 @@ class Recorder:
     # -- beginning and ending
 
     def fail(self, error: BaseException) -> None:
-        """Count what went wrong in the probe; after a hundred such it is off for good."""
+        """Count what went wrong in the probe; after a hundred such within an hour it is off for good. Raises nothing."""
+        at = now()
+        if at >= self.failures_end_ns:
+            self.failures, self.failures_end_ns = 0, at + _WITHIN_NS
         self.errors += 1
-        self.facts["error"] = f"{type(error).__name__}: {error}"[:200]
-        if self.errors >= 100:
+        self.failures += 1
+        if self.failures >= _MOST_ERRORS:
             self.on = False
             self.state = "off"
+        self.facts["error"] = type(error).__name__
+        try:
+            self.facts["error"] = f"{type(error).__name__}: {error}"[:200]
+            if self.state == "off" and self.ring is not None:
+                self.live()
+                self.ring.set_text(self.facts)
+                self._flag(layout.GAVE_UP)
+        except Exception:  # noqa: BLE001  what cannot even be told is forgotten
+            return
 
     def begin(self, owner: Any) -> None:
         """First turn of a loop: find a place for the ring, and be awake or dormant as was asked."""

@@ -111,7 +111,7 @@ class ProbeSource(Source):
         if ring is None:
             return "off", "the probe is dormant until the loop turns", ""
         head = ring.head()
-        if head.errors >= 100:
+        if head.flags & layout.GAVE_UP:
             return "degraded", f"the probe gave up: {head.error}", ""
         if ring.lost:
             return "degraded", "spans were overwritten before they were read", ""

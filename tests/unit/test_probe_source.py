@@ -16,7 +16,7 @@ from ppscope.probe import layout
 from ppscope.records import AnyRecord, ProbeSpans, Rank, RankKey, Server, SourceStatus
 from ppscope.sources.probe import ProbeSource
 from tests.shared import ROOT
-from tests.unit.probe_tools import KEY, this_rank
+from tests.unit.probe_tools import KEY, batch, fresh, this_rank
 
 LOOP = """
 import sys, time
@@ -172,3 +172,15 @@ def test_a_server_that_ends_takes_nothing_down(tmp_path: Path) -> None:
     time.sleep(0.5)
     view.source.stop()
     assert not [record for record in view.heard[count:] if isinstance(record, SourceStatus) and record.state == "dead"]
+
+
+def test_a_probe_that_gave_up_says_so_with_its_last_error(tmp_path: Path) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    scheduler(lambda turn: batch("DECODE", 1)).event_loop_pp(3)
+    with View(tmp_path, this_rank()) as view:
+        until(view.status)
+        assert view.status() == [("ok", "exact host spans")]
+        for _ in range(100):
+            recorder.fail(KeyError("reqs"))
+        until(lambda: len(view.status()) > 1)
+        assert view.status()[1:] == [("degraded", "the probe gave up: KeyError: 'reqs'")]

@@ -86,6 +86,47 @@ def test_what_goes_wrong_in_the_probe_is_counted_and_then_it_is_off(tmp_path: Pa
     assert loop.results == ["eager"] * 402
     assert (recorder.state, recorder.on, recorder.errors) == ("off", False, 100)
     assert "RuntimeError" in recorder.facts["error"]
+    head = reader(tmp_path).head()
+    assert (head.errors, head.awake, head.flags & layout.GAVE_UP) == (100, False, layout.GAVE_UP)
+    assert head.error == recorder.facts["error"]
+
+
+def test_few_errors_an_hour_never_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [10**12]
+    monkeypatch.setattr(shared, "now", lambda: clock[0])
+    scheduler, _, recorder = fresh(tmp_path)
+    loop = scheduler(plan)
+    for _ in range(3):
+        for _ in range(99):
+            recorder.fail(ValueError("x"))
+        loop.event_loop_pp(3)
+        clock[0] += 3_600_000_000_000
+    assert (recorder.state, recorder.errors) == ("awake", 297)
+    assert not reader(tmp_path).head().flags & layout.GAVE_UP
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("broken", ["error", "live", "text", "flag"])
+def test_nothing_escapes_where_giving_up_fails_as_well(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    scheduler(plan).event_loop_pp(3)
+    assert recorder.ring is not None
+    if broken == "live":
+        recorder.turn = -5
+    elif broken == "text":
+        recorder.facts["wrapped"] = [object()]
+    elif broken == "flag":
+        monkeypatch.setattr(recorder.ring, "set_flags", _refuse)
+    for _ in range(101):
+        recorder.fail(Unspeakable() if broken == "error" else ValueError("x"))
+    assert (recorder.on, recorder.state) == (False, "off")
+    assert recorder.facts["error"].startswith("Unspeakable" if broken == "error" else "ValueError")
 
 
 def test_a_batch_that_does_not_fit_a_record_does_no_harm(tmp_path: Path) -> None:
