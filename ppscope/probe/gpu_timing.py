@@ -69,12 +69,27 @@ class GpuTimer:
         event.record()
         return event, at
 
+    def again(self, ticket: tuple[Any, int]) -> tuple[Any, int]:
+        """Record the first event anew: what has been waited for since is not the forward's."""
+        at = self._now()
+        ticket[0].record()
+        return ticket[0], at
+
     def after(self, ticket: tuple[Any, int], facts: Facts) -> None:
         """Record the second one."""
         event = self._event()
         at = self._now()
         event.record()
         self._open.append((ticket[0], event, ticket[1], at, facts))
+
+    def reset(self) -> None:
+        """Forget what nobody has read for long: an event of then is no anchor for now."""
+        for first, last, *_ in self._open:
+            self._spare += [first, last]
+        self._open.clear()
+        if self._anchor is not None:
+            self._spare.append(self._anchor)
+        self._anchor = self._low = self._high = None
 
     def poll(self) -> None:
         """Hand over the forwards that are done by now."""

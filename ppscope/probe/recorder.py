@@ -26,8 +26,8 @@ class Recorder:
 
     __slots__ = (
         "base", "batch_size", "buffer", "depth", "dormancy", "errors", "facts", "failures", "failures_end_ns", "gpu", "gpu_wanted",
-        "graph", "mask", "micro_batch", "mode", "on", "owner", "resyncs", "ring", "seq", "slots", "state", "thread", "tokens", "turn",
-        "wants",
+        "graph", "mask", "micro_batch", "mode", "on", "owner", "resyncs", "ring", "seq", "slots", "state", "thread", "ticket",
+        "tokens", "turn", "wants",
     )  # fmt: skip
 
     def __init__(self, *, always: bool, gpu_timing: bool = False, base: str = SHM) -> None:
@@ -45,6 +45,7 @@ class Recorder:
         self.buffer: Any = None
         self.dormancy: Dormancy | None = None
         self.gpu: GpuTimer | None = None
+        self.ticket: Any = None
         self.owner: Any = None
         self.depth = self.seq = self.mask = self.errors = self.resyncs = self.thread = 0
         self.failures = self.failures_end_ns = 0
@@ -110,6 +111,8 @@ class Recorder:
             if self.gpu_wanted and self.gpu is None:
                 self.gpu, self.facts["gpu_timing"] = GpuTimer.if_possible(self.write_gpu)
             self.ring.set_text(self.facts)
+        if self.gpu is not None:
+            self.gpu.reset()
         self._flag(layout.AWAKE)
         self.state = "awake"
         self.mode = self.batch_size = self.tokens = self.graph = 0

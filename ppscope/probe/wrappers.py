@@ -118,18 +118,19 @@ def running(recorder: Recorder, original: Call) -> Call:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not r.on:
             return original(*args, **kwargs)
-        ticket = None
+        r.ticket = None
         try:
             r.mode, r.batch_size, r.tokens = batch_facts(args[1] if len(args) > 1 else kwargs["batch"])
             r.graph = layout.NO_RUNNER
             # The overlap loop changes to its forward stream inside run_batch: events recorded out here would time another stream.
             if r.gpu is not None and (r.depth or not getattr(args[0], "enable_overlap", False)):
-                ticket = r.gpu.before()
+                r.ticket = r.gpu.before()
         except Exception as error:  # noqa: BLE001  the server goes on
             r.fail(error)
         try:
             return original(*args, **kwargs) if r.depth else inner(*args, **kwargs)
         finally:
+            ticket, r.ticket = r.ticket, None
             if ticket is not None and r.gpu is not None:
                 try:
                     r.gpu.after(ticket, (r.turn, r.tokens, r.batch_size, r.micro_batch, r.mode, r.graph))
@@ -180,7 +181,15 @@ def receiving(recorder: Recorder, original: Call) -> Call:
     outputs = timed(r, original, layout.RECV_OUTPUTS, 0, following=True)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return (activations if r.depth else outputs)(*args, **kwargs)
+        if not r.depth:
+            return outputs(*args, **kwargs)
+        result = activations(*args, **kwargs)
+        if r.ticket is not None and r.gpu is not None:
+            try:
+                r.ticket = r.gpu.again(r.ticket)  # the wait for the stage before is no part of this one's forward
+            except Exception as error:  # noqa: BLE001  the server goes on
+                r.fail(error)
+        return result
 
     return wrapper
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppscope.probe import layout
+from ppscope.probe import layout, wrappers
 from ppscope.probe.gpu_timing import GpuTimer
 from tests.unit.probe_tools import KEY, batch, fresh, reader, rows
 
@@ -155,6 +156,91 @@ def test_without_cuda_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     timer, why = GpuTimer.if_possible(lambda *_: None)
     assert timer is None
     assert "no CUDA" in why
+
+
+def test_a_forward_that_ended_before_a_long_sleep_is_no_anchor_after_it(tmp_path: Path) -> None:
+    """A view that comes back after hours: what was on its way when the last one left is never read as new."""
+    gpu = Gpu()
+    scheduler, _, recorder = fresh(tmp_path)
+    scheduler(lambda turn: batch("DECODE", 1)).event_loop_pp(1)
+    told: list[tuple[int, int]] = []
+    recorder.gpu = timer = GpuTimer(gpu.event, lambda start, end, _: told.append((start, end)), gpu.now)
+
+    def forward() -> tuple[int, int]:
+        ticket = timer.before()
+        assert ticket is not None
+        ran = gpu.compute(3_000_000)
+        timer.after(ticket, FACTS)
+        return ran
+
+    for _ in range(3):
+        forward()
+        gpu.host_ns += 20_000_000
+        timer.poll()
+    forward()
+    recorder.sleep()
+    told.clear()
+    gpu.host_ns += 5 * 3600 * 10**9
+    recorder.wake()
+    timer.poll()
+    assert not told
+    assert timer.error_ns == -1
+    ran = forward()
+    gpu.host_ns += 4_000_000
+    timer.poll()
+    assert told == [ran]
+    assert timer.error_ns <= 4_000_000
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_wait_for_the_stage_before_is_no_part_of_a_forward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    """0.5.6 receives its activations inside run_batch."""
+    gpu = Gpu(shift=0)
+    scheduler, _, recorder = fresh(tmp_path)
+
+    def wait_for_stage_before() -> str:
+        gpu.host_ns += 50_000_000  # for what the tensors are like, on the host
+        gpu.compute(30_000_000)  # for the tensors, on the stream
+        return "tensors"
+
+    receive = wrappers.receiving(recorder, wait_for_stage_before)
+
+    def forward(self: object) -> str:
+        assert receive() == "tensors"
+        gpu.compute(3_000_000)
+        return "eager"
+
+    monkeypatch.setattr(scheduler, "forward", forward)
+    loop = scheduler(lambda turn: batch("DECODE", 2))
+    recorder.slots, recorder.turn = 1, 0
+    recorder.begin(loop)
+    told: list[int] = []
+    recorder.gpu = timer = GpuTimer(gpu.event, lambda start, end, _: told.append(end - start), gpu.now)
+    if broken:
+        monkeypatch.setattr(Event, "record", _fails_the_second_time(Event.record))
+    for _ in range(3):
+        assert loop.run_batch(batch("DECODE", 2)) == "eager"
+        gpu.host_ns = gpu.free_ns + 1_000_000
+        timer.poll()
+    assert recorder.errors == (1 if broken else 0)
+    assert told[1:] == [3_000_000] * 2
+    assert receive() == "tensors", "the outputs, outside of a forward"
+    assert recorder.ticket is None
+
+
+def _fails_the_second_time(record: Callable[[Event], None]) -> Callable[[Event], None]:
+    calls = 0
+
+    def broken(event: Event) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise RuntimeError("CUDA error")
+        record(event)
+
+    return broken
 
 
 def test_asked_for_it_runs_in_a_loop_with_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

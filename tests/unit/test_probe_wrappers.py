@@ -247,6 +247,9 @@ class Timer:
     def poll(self) -> None:
         pass
 
+    def reset(self) -> None:
+        pass
+
 
 def test_forwards_are_timed_with_the_batch_they_had(tmp_path: Path) -> None:
     scheduler, runner, recorder = fresh(tmp_path)
