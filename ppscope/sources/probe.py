@@ -14,7 +14,8 @@ from ppscope.sources.probe_ring import Head, RingReader
 
 READ_S = 0.2
 _SEARCH_S = 1.0
-_BEHIND_NS = 10_000_000_000
+_LOST_NS = 60_000_000_000
+"""For so long after a loss it is said that there was one; the counts stay."""
 
 
 class ProbeSource(Source):
@@ -113,7 +114,7 @@ class ProbeSource(Source):
         head = ring.head()
         if head.flags & layout.GAVE_UP:
             return "degraded", f"the probe gave up: {head.error}", ""
-        if ring.lost:
+        if ring.lost_ns is not None and time.monotonic_ns() - ring.lost_ns < _LOST_NS:
             return "degraded", "spans were overwritten before they were read", ""
         return "ok", _says(head), ""
 

@@ -48,7 +48,7 @@ class Head(NamedTuple):
 class RingReader:
     """A ring mapped for reading. Raises RefusedError for a file that is no ring, or one of another version.
 
-    The descriptor is closed. `lost` counts records that were overwritten before they were read.
+    The descriptor is closed. `lost` counts records that were overwritten before they were read, `lost_ns` is when that was last noticed.
     """
 
     def __init__(self, fd: int) -> None:
@@ -79,6 +79,7 @@ class RingReader:
         self._next: int | None = None
         self._unsaid = 0
         self.lost = 0
+        self.lost_ns: int | None = None
 
     def close(self) -> None:
         """Unmap."""
@@ -119,8 +120,10 @@ class RingReader:
         # The oldest record that is safe to read: the writer is at most so far beyond what it has told.
         return max(written - self._capacity + _MARGIN + _AHEAD, 1)
 
-    def _skip_to(self, sequence: int) -> None:
+    def _skip_to(self, sequence: int, now_ns: int) -> None:
         missed = sequence - (self._next or sequence)
+        if missed > 0:
+            self.lost_ns = now_ns
         self._next = sequence
         self._unsaid += missed
         self.lost += missed
@@ -134,7 +137,7 @@ class RingReader:
         if self._next is None:
             self._next = self._oldest(written)
         elif self._next < (oldest := self._oldest(written)):
-            self._skip_to(oldest)
+            self._skip_to(oldest, now_ns)
         first = self._next
         upto = min(written + _AHEAD, first + self._capacity - 1)
         if upto <= first:
@@ -148,7 +151,7 @@ class RingReader:
         if not whole:
             newer = sequences[0]
             if newer > first and not (newer - first) % self._capacity:  # the writer came round while we looked
-                self._skip_to(self._oldest(newer))
+                self._skip_to(self._oldest(newer), now_ns)
             return None
         self._next = first + whole
         lost, self._unsaid = self._unsaid, 0

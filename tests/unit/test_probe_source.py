@@ -184,3 +184,39 @@ def test_a_probe_that_gave_up_says_so_with_its_last_error(tmp_path: Path) -> Non
             recorder.fail(KeyError("reqs"))
         until(lambda: len(view.status()) > 1)
         assert view.status()[1:] == [("degraded", "the probe gave up: KeyError: 'reqs'")]
+
+
+def test_a_loss_is_said_for_a_minute_and_then_all_is_well_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, _, recorder = fresh(tmp_path)
+    scheduler(lambda turn: batch("DECODE", 1)).event_loop_pp(3)
+    heard: list[AnyRecord] = []
+    source = ProbeSource(heard.append, (), str(tmp_path))
+    source.update(server_of(this_rank()))
+    real_ns, later_s = time.monotonic_ns, [0]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: real_ns() + later_s[0] * 10**9)
+
+    def states() -> list[str]:
+        for _ in range(2):
+            source._search_at = 0.0
+            source._look()
+        return [record.state for record in heard if isinstance(record, SourceStatus)]
+
+    def overrun() -> None:
+        for _ in range(2 * layout.CAPACITY):
+            recorder.write(layout.SEND, 1, 2, 0, 0)
+        recorder.live()
+
+    assert states() == ["ok"]
+    overrun()
+    assert states() == ["ok", "degraded"]
+    later_s[0] = 50
+    overrun()
+    assert states() == ["ok", "degraded"]
+    later_s[0] = 100
+    assert states() == ["ok", "degraded"], "a minute after the last loss, not the first"
+    later_s[0] = 111
+    assert states() == ["ok", "degraded", "ok"]
+    assert sum(record.lost for record in heard if isinstance(record, ProbeSpans)) > 2 * layout.CAPACITY
+    source._forget(this_rank())
