@@ -15,12 +15,12 @@ _FAILURES = 1
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
 
 
-def interpreter(version: str) -> str | None:
-    """A Python of that version: on PATH if it really starts, else among pyenv's."""
+def interpreter(version: str, module: str = "venv") -> str | None:
+    """A Python of that version that has a module: on PATH if it really starts, else among pyenv's."""
     candidates = [shutil.which(f"python{version}")]
     candidates += [str(path) for path in Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}")]
     for candidate in filter(None, candidates):
-        started = subprocess.run([candidate, "-c", "import venv"], capture_output=True, check=False)
+        started = subprocess.run([candidate, "-c", f"import {module}"], capture_output=True, check=False)
         if started.returncode == 0:
             return candidate
     return None

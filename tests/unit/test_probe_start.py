@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from ppscope.commands.launch import SITE, environment
 from ppscope.probe.start import is_helper
+from tests.pythons import interpreter
 from tests.shared import ROOT
 
 if sys.version_info >= (3, 11):
@@ -139,6 +141,35 @@ def test_a_broken_sitecustomize_of_others_breaks_as_it_did(server: Path) -> None
     ]
     assert [done.stdout for done in outputs] == ["1\n", "1\n"]
     assert all("mine" in done.stderr for done in outputs)
+
+
+@pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8", "3.9"])
+def test_a_python_too_old_for_the_probe_goes_its_way_without_a_word(version: str, tmp_path: Path) -> None:
+    """The helper scripts that a server starts inherit PYTHONPATH, whatever Python they run on."""
+    old = interpreter(version, "os")
+    if old is None:
+        pytest.skip(f"Python {version} is not on this machine")
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.stdout.write('other ')\n")
+    env = environment({**os.environ, "PYTHONPATH": str(tmp_path)}, gpu_timing=False)
+    done = subprocess.run([old, "-c", "print(1)"], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.split()[-1] == "1"
+    assert not done.stderr
+    if not version.startswith("2"):
+        assert done.stdout == "other 1\n"
+
+
+def test_the_first_file_is_of_syntax_and_version_that_any_python_takes() -> None:
+    """Where none of the old ones is on this machine: as if this one were old."""
+    source = (SITE / "sitecustomize.py").read_text()
+    words = {type(node).__name__ for node in ast.walk(ast.parse(source))}
+    assert not words & {"JoinedStr", "AnnAssign", "NamedExpr", "Match", "AsyncFunctionDef"}
+    assert not [node for node in ast.walk(ast.parse(source)) if getattr(node, "returns", None)]
+    script = f"import runpy, sys; sys.version_info = (3, 9, 18); del sys.orig_argv; runpy.run_path({str(SITE / 'sitecustomize.py')!r})"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script], env=environment(os.environ, gpu_timing=False), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_environment_keeps_what_was_there() -> None:

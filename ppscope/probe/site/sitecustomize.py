@@ -1,12 +1,16 @@
-"""Put first on PYTHONPATH by `ppscope launch`: starts the probe, then runs the sitecustomize that would have run without it."""
+"""Put first on PYTHONPATH by `ppscope launch`: starts the probe, then runs the sitecustomize that would have run without it.
+
+Every Python that the server starts comes by here, also one that is too old for the probe: this file is of syntax that all can read.
+"""
 
 import os
 import sys
 
 
-def _start() -> None:
+def _start():
+    # type: () -> None
     here = os.path.dirname(os.path.abspath(__file__))
-    if os.environ.get("PPSCOPE_PROBE") not in ("always", "wanted"):
+    if os.environ.get("PPSCOPE_PROBE") not in ("always", "wanted") or sys.version_info < (3, 10):
         return
     from importlib.util import module_from_spec, spec_from_file_location
 
@@ -25,7 +29,8 @@ def _start() -> None:
     import_module("ppscope_probe.start").start()
 
 
-def _chain() -> None:
+def _chain():
+    # type: () -> None
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
@@ -42,5 +47,5 @@ def _chain() -> None:
 try:
     _start()
 except Exception as error:  # noqa: BLE001  the server starts without the probe
-    print(f"ppscope: the probe was not loaded: {error!r}", file=sys.stderr)
+    sys.stderr.write("ppscope: the probe was not loaded: " + repr(error) + "\n")
 _chain()
