@@ -7,6 +7,7 @@ import threading
 import time
 
 from ppscope.probe import layout
+from ppscope.probe.start import MODE, MODES
 from ppscope.records import Rank, RankKey, Server
 from ppscope.sources.base import Emit, Source
 from ppscope.sources.probe_folder import SHM, NoProbeError, RefusedError, open_file, open_folder
@@ -14,6 +15,8 @@ from ppscope.sources.probe_ring import Head, RingReader
 
 READ_S = 0.2
 _SEARCH_S = 1.0
+_ANSWER_S = 5.0
+"""How long a dormant probe may take to make its ring before more is said than that it sleeps."""
 _LOST_NS = 60_000_000_000
 """For so long after a loss it is said that there was one; the counts stay."""
 
@@ -31,8 +34,11 @@ class ProbeSource(Source):
         self._parts, self._root = parts, root
         self._lock = threading.Lock()
         self._ranks: tuple[Rank, ...] = ()
+        self._shm: str | None = None
+        """Where the server's shared memory is, of one that was started with the probe."""
         self._rings: dict[Rank, RingReader] = {}
         self._wanted: dict[Rank, int] = {}
+        self._asked_at: dict[Rank, float] = {}
         self._search_at = 0.0
         self._thread: threading.Thread | None = None
 
@@ -48,6 +54,8 @@ class ProbeSource(Source):
         known = {(rank.pid, rank.started_ticks): rank for rank in self._ranks}
         with self._lock:
             self._ranks = tuple(known.get((rank.pid, rank.started_ticks), rank) for rank in server.ranks)
+            asked_for = any(fact.name == f"env.{MODE}" and fact.value in MODES for fact in server.facts)
+            self._shm = f"/proc/{server.launcher_pid}/root/dev/shm" if asked_for else None
             self._search_at = 0.0
 
     def stop(self) -> None:
@@ -90,7 +98,7 @@ class ProbeSource(Source):
                 try:
                     self._open(rank)
                 except NoProbeError:
-                    states[rank.key] = ("off", "no probe in this server", "ppscope launch -- CMD...")
+                    states[rank.key] = self._without()
                     continue
                 except RefusedError as error:
                     states[rank.key] = ("off", str(error), error.remedy)
@@ -110,7 +118,13 @@ class ProbeSource(Source):
     def _state(self, rank: Rank) -> tuple[str, str, str]:
         ring = self._rings.get(rank)
         if ring is None:
-            return "off", "the probe is dormant until the loop turns", ""
+            if time.monotonic() - self._asked_at.get(rank, 0.0) < _ANSWER_S:
+                return "off", "the probe is dormant until the loop turns", ""
+            return (
+                "off",
+                "the probe was asked and makes no ring: the loop does not turn, or /dev/shm is full",
+                "df -h /dev/shm",
+            )
         head = ring.head()
         if head.flags & layout.GAVE_UP:
             return "degraded", f"the probe gave up: {head.error}", ""
@@ -118,13 +132,21 @@ class ProbeSource(Source):
             return "degraded", "spans were overwritten before they were read", ""
         return "ok", _says(head), ""
 
+    def _without(self) -> tuple[str, str, str]:
+        if self._shm is None:
+            return "off", "no probe in this server", "ppscope launch -- CMD..."
+        said = (
+            f"{MODE} is set and there is no ring: the loop has not begun, or /dev/shm is missing, full or not private"
+        )
+        return "off", said, f"df -h {self._shm}; ls -ld {self._shm}/ppscope-*"
+
     def _open(self, rank: Rank) -> None:
         folder = open_folder(rank, self._parts, self._root)
         try:
             if rank not in self._wanted:
                 fd = open_file(folder, layout.WANTED, rank, os.O_RDWR)
                 if fd is not None:
-                    self._wanted[rank] = fd
+                    self._wanted[rank], self._asked_at[rank] = fd, time.monotonic()
             ring = open_file(folder, layout.RING, rank, os.O_RDONLY)
             if ring is not None:
                 self._rings[rank] = RingReader(ring)
@@ -134,6 +156,7 @@ class ProbeSource(Source):
             os.close(folder)
 
     def _forget(self, rank: Rank) -> None:
+        self._asked_at.pop(rank, None)
         ring, wanted = self._rings.pop(rank, None), self._wanted.pop(rank, None)
         if ring is not None:
             ring.close()

@@ -1,4 +1,4 @@
-"""Which variables of a process's environment are looked at: settings of CUDA, SGLang and its libraries, never the rest."""
+"""Which variables of a process's environment are looked at: settings of CUDA, SGLang and its libraries, our own, never the rest."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _NAMES = frozenset(
         "NVIDIA_VISIBLE_DEVICES",
         "OMP_NUM_THREADS",
         "PPSCOPE_EMULATED_GPUS",
+        "PPSCOPE_PROBE",
         "ROCR_VISIBLE_DEVICES",
     }
 )

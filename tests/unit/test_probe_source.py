@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ppscope.probe import layout
-from ppscope.records import AnyRecord, ProbeSpans, Rank, RankKey, Server, SourceStatus
+from ppscope.records import AnyRecord, Fact, ProbeSpans, Rank, RankKey, Server, SourceStatus
+from ppscope.sources import probe
 from ppscope.sources.probe import ProbeSource
 from tests.shared import ROOT
 from tests.unit.probe_tools import KEY, batch, fresh, this_rank
@@ -132,6 +134,50 @@ def test_without_a_probe_it_is_off_and_says_how_to_get_one(tmp_path: Path, case:
     [status] = [record for record in view.heard if isinstance(record, SourceStatus)]
     assert (status.state, status.message) == ("off", "no probe in this server")
     assert "ppscope launch" in status.remedy
+
+
+@pytest.mark.parametrize("facts", [(), ("always",), ("wanted",), ("off",)])
+@pytest.mark.parametrize("case", ["no_shm", "no_folder", "empty"])
+def test_a_probe_that_was_asked_for_and_made_no_ring_is_not_no_probe(
+    facts: tuple[str, ...], case: str, tmp_path: Path
+) -> None:
+    if case != "no_shm":
+        folder = tmp_path / "dev" / "shm" / layout.FOLDER.format(uid=os.getuid())
+        (folder if case == "empty" else folder.parent).mkdir(parents=True)
+        folder.parent.chmod(0o755)
+    if case == "empty":
+        folder.chmod(0o700)
+    heard: list[AnyRecord] = []
+    source = ProbeSource(heard.append, ("dev", "shm"), str(tmp_path))
+    ranks = [this_rank(), msgspec.structs.replace(this_rank(os.getppid()), key=RankKey(0, 1, 0))]
+    found = tuple(Fact("env.PPSCOPE_PROBE", value, "env") for value in facts)
+    source.update(msgspec.structs.replace(server_of(*ranks), facts=found))
+    source._look()
+    [status] = [record for record in heard if isinstance(record, SourceStatus)]
+    assert status.state == "off"
+    if facts and facts[0] != "off":
+        assert "PPSCOPE_PROBE is set and there is no ring" in status.message
+        assert "df -h /proc/1/root/dev/shm" in status.remedy
+    else:
+        assert (status.message, status.remedy) == ("no probe in this server", "ppscope launch -- CMD...")
+
+
+def test_a_dormant_probe_that_makes_no_ring_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = tmp_path / layout.FOLDER.format(uid=os.getuid())
+    private.mkdir(mode=0o700)
+    (private / f"{layout.WANTED}-1-{os.getpid()}-{this_rank().started_ticks}").touch()
+    heard: list[AnyRecord] = []
+    source = ProbeSource(heard.append, (), str(tmp_path))
+    source.update(server_of(this_rank()))
+    source._look()
+    monkeypatch.setattr(probe, "_ANSWER_S", 0.0)
+    source._search_at = 0.0
+    source._look()
+    told = [(record.state, record.message) for record in heard if isinstance(record, SourceStatus)]
+    assert told[0] == ("off", "the probe is dormant until the loop turns")
+    assert told[1][0] == "off"
+    assert "/dev/shm is full" in told[1][1]
+    source._forget(this_rank())
 
 
 @pytest.mark.parametrize(

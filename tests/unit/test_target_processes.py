@@ -99,6 +99,7 @@ def test_environment_is_kept_by_name_and_without_secrets(fake: FakeProc) -> None
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "SGLANG_API_TOKEN": SECRET,
         "HF_TOKEN": SECRET,
+        "PPSCOPE_PROBE": "always",
         "EDITOR": "vi",
     }
     fake.add(100, launch("--pp-size 2 --device cuda"), env={**env, "NCCL_DEBUG": "INFO"}, fds=[])
@@ -107,6 +108,7 @@ def test_environment_is_kept_by_name_and_without_secrets(fake: FakeProc) -> None
     assert found.env == {
         "CUDA_VISIBLE_DEVICES": "1,0",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "PPSCOPE_PROBE": "always",
         "SGLANG_API_TOKEN": MARKER,
         "NCCL_DEBUG": "INFO",
     }
