@@ -8,6 +8,7 @@ from . import layout
 from .ring import RingError, hold, name_of, pid_namespace, started_ticks
 
 _LOOK_NS = 100_000_000
+_REST_NS = 5_000_000_000
 
 
 class Dormancy:
@@ -33,6 +34,10 @@ class Dormancy:
             return None
         self._next_ns = now_ns + _LOOK_NS
         return now_ns - os.fstat(self._fd).st_mtime_ns < layout.WANTED_NS
+
+    def rest(self, now_ns: int) -> None:
+        """Do not look for some seconds: what was wanted could not be done."""
+        self._next_ns = now_ns + _REST_NS
 
     def close(self) -> None:
         """Let go of the file, in a forked child: it is the parent's."""

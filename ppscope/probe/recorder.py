@@ -120,6 +120,13 @@ class Recorder:
         self.write(layout.WAKE, at, at, 0, _NO_SLOT)
         self.on = True
 
+    def _try_to_wake(self, dormancy: Dormancy) -> None:
+        try:
+            self.wake()
+        except (RingError, OSError) as error:  # a full /dev/shm may have room later: this is no error of the probe's
+            self.facts["error"] = str(error)[:200]
+            dormancy.rest(now())
+
     def sleep(self) -> None:
         """Write nothing until somebody wants it again."""
         self.on = False
@@ -150,7 +157,7 @@ class Recorder:
             wanted = self.dormancy.wanted(now())
             if wanted is not None and wanted != self.on:
                 if wanted:
-                    self.wake()
+                    self._try_to_wake(self.dormancy)
                 else:
                     self.live()
                     self.sleep()

@@ -208,6 +208,35 @@ def test_without_shared_memory_the_server_runs_as_before(
     assert not list(tmp_path.glob("*/ring*")), "no half-made ring is left"
 
 
+def test_a_dormant_probe_waits_for_room_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, tries = [10**12], [0]
+    monkeypatch.setattr(shared, "now", lambda: clock[0])
+
+    def full(*_: Any) -> None:
+        tries[0] += 1
+        raise OSError(28, "No space left on device")
+
+    scheduler, _, recorder = fresh(tmp_path, always=False)
+    loop = scheduler(plan)
+    loop.init_pp_loop_state()
+    wanted = next(tmp_path.glob("*/wanted-*"))
+
+    def turns(count: int) -> None:
+        for _ in range(count):
+            clock[0] += 100_000_000
+            os.utime(wanted, ns=(clock[0], clock[0]))
+            loop.recv_requests()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        turns(600)
+    assert (recorder.state, recorder.errors) == ("dormant", 0)
+    assert "No space left" in recorder.facts["error"]
+    assert 10 <= tries[0] <= 13, "every five seconds"
+    turns(60)
+    assert recorder.state == "awake"
+
+
 def _refuse(*_: Any, **__: Any) -> None:
     raise OSError(28, "No space left on device")
 
