@@ -49,9 +49,13 @@ def record(
     if why:
         complain(why)
         return exits.USAGE
+    try:
+        recorder = Recorder(output, max_bytes, rotate_s, tell=complain)
+    except OSError as error:
+        complain(f"{named(output)}: {error.strerror or error}")
+        return exits.USAGE
     interrupt = Interrupt()
     stream = CollectorProcess(collector_arguments(pid, rate_hz, gives_way=True))
-    recorder = Recorder(output, max_bytes, rotate_s)
     try:
         return _Recording(stream, recorder, seconds, interrupt, redact_paths).run()
     except OSError as error:
@@ -149,6 +153,10 @@ class _Recording:
         elif end is not None and end.exit_code:
             complain(end.message or end.reason, for_command(end.remedy, "record"))
             reason, code = "error", end.exit_code
+        in_place = self._recorder.is_in_place
         self._recorder.close(End(time.monotonic_ns(), reason))
-        stdout.write_path(self._recorder.path)
+        if in_place:
+            stdout.write_path(self._recorder.path)
+        else:
+            complain(f"{named(self._recorder.path)} was moved, removed or replaced while it was written")
         return code

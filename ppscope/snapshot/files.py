@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -60,15 +62,42 @@ def why_not_over(path: Path, sources: Iterable[Path]) -> str | None:
 def open_private(path: Path) -> int:
     """A new file of mode 0600 under a name of its own beside `path`, opened for writing and put in the place of `path` at once.
 
-    Its descriptor; what is written to it is there for a reader as it comes. Raises OSError.
+    Its descriptor; what is written to it is there for a reader as it comes. Until it is closed, `is_being_written` says so.
+    Raises OSError.
     """
     fd, temporary = _create(path)
     try:
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _put_in_place(temporary, path)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def is_being_written(path: Path) -> bool:
+    """Whether somebody has a file of `open_private` under this name; False where that cannot be found out."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EWOULDBLOCK, errno.EAGAIN)
+    finally:
+        os.close(fd)
+    return False
+
+
+def identity(file: Path | int) -> tuple[int, int] | None:
+    """Which file a name or a descriptor stands for, a link for itself; None for none."""
+    try:
+        found = os.fstat(file) if isinstance(file, int) else os.lstat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def write_private(path: Path, data: bytes) -> None:

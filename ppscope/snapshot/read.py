@@ -73,8 +73,12 @@ def read_file(path: Path) -> Opened:
 
 def _recording(path: Path) -> Opened:
     index = Index()
-    files = [*_earlier(path), path]
     damages = []
+    try:
+        files = [*_earlier(path), path]
+    except OSError as error:
+        files = [path]
+        damages.append(f"shown alone: {error.strerror}")
     for file in files:
         said = _add(index, file)
         if said:

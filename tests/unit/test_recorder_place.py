@@ -1,0 +1,204 @@
+"""Where a recording lies while it is written: any name, a name that somebody else uses, and files that are taken away under it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ppscope import cli, exits
+from ppscope.commands import record as command
+from ppscope.records import AnyCommand, AnyRecord, End, StackSpans
+from ppscope.snapshot.files import is_being_written
+from ppscope.snapshot.read import read_file
+from ppscope.snapshot.recorder import Recorder, part_paths
+from tests.recordings import head, second
+
+BIG = 1 << 30
+
+
+class Writer:
+    """A recording that is rotated every three of its seconds."""
+
+    def __init__(self, path: Path) -> None:
+        self.now = 0
+        self.said: list[str] = []
+        self.recorder = Recorder(path, BIG, 3.0, lambda: float(self.now), self.said.append)
+        self.recorder.write(head())
+
+    def write(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.recorder.write(second(self.now))
+            self.now += 1
+
+
+@pytest.mark.parametrize("name", ["run", "run.pps", ".run", "run.0001", "run.1234.pps", "run.v2.pps", "a.b.c", "läuft"])
+def test_a_recording_is_begun_again_under_any_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    for _ in range(3):
+        writer = Writer(path)
+        writer.write(7)
+        writer.recorder.close(End(0, "quit"))
+    parts = part_paths(path)
+    assert len(parts) == 6, "the parts of the earlier recordings are still there"
+    assert len(list(tmp_path.iterdir())) == 7
+    spans = sum(isinstance(record, StackSpans) for record in read_file(path).records)
+    assert spans == (6 + 6 + 7) * 4, "each begins by replacing the last part of the one before"
+
+
+def not_listed(path: Path) -> Iterator[Path]:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+
+def test_a_folder_that_cannot_be_listed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "iterdir", not_listed)
+    monkeypatch.setattr(command, "CollectorProcess", lambda *_: pytest.fail("a collector was started"))
+    done = CliRunner().invoke(cli.main, ["record", "1", "-o", str(tmp_path / "r.pps")])
+    assert done.exit_code == exits.USAGE
+    assert done.stderr == f"ppscope: {tmp_path}/r.pps: its folder cannot be listed: Permission denied\n"
+
+
+def test_a_recording_in_such_a_folder_opens_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(tmp_path / "r.pps")
+    writer.write(2)
+    writer.recorder.close()
+    monkeypatch.setattr(Path, "iterdir", not_listed)
+    opened = read_file(tmp_path / "r.pps")
+    assert opened.records
+    assert opened.damage == "shown alone: its folder cannot be listed: Permission denied"
+
+
+def spans_in(folder: Path) -> int:
+    """Every span once, whatever file it lies in."""
+    files = [path for path in folder.iterdir() if path.read_bytes() != b"precious"]
+    found = {
+        (record.rank, record.start_ns)
+        for path in files
+        for record in read_file(path).records
+        if isinstance(record, StackSpans)
+    }
+    return len(found)
+
+
+@pytest.mark.parametrize(
+    "then", ["moved", "moved and replaced", "removed", "removed and replaced", "a link", "a folder"]
+)
+def test_a_file_that_is_taken_away_ends_nothing_and_nothing_of_others_is_lost(tmp_path: Path, then: str) -> None:
+    path = tmp_path / "run.pps"
+    elsewhere = tmp_path / "elsewhere"
+    writer = Writer(path)
+    writer.write(5)
+    if then.startswith("moved"):
+        path.rename(tmp_path / "kept.pps")
+    else:
+        path.unlink()
+    if "replaced" in then:
+        path.write_bytes(b"precious")
+    elif then == "a link":
+        elsewhere.write_bytes(b"precious")
+        path.symlink_to(elsewhere)
+    elif then == "a folder":
+        path.mkdir()
+    writer.write(9)
+    writer.recorder.close(End(0, "quit"))
+    assert len(writer.said) == 1, writer.said
+    assert "\n" not in writer.said[0]
+    if then in ("moved", "removed"):
+        assert writer.recorder.path == path
+        assert "was moved or removed" in writer.said[0]
+    else:
+        assert writer.recorder.path == tmp_path / "run-2.pps"
+        assert str(writer.recorder.path) in writer.said[0]
+    if "replaced" in then:
+        assert path.read_bytes() == b"precious"
+    if then == "a link":
+        assert elsewhere.read_bytes() == b"precious"
+    if then == "a folder":
+        path.rmdir()
+    if then.startswith("moved"):
+        assert spans_in(tmp_path) == 14 * 4
+    else:
+        assert spans_in(tmp_path) == (3 + 8) * 4, "all but what lay in the file that was removed"
+
+
+def test_a_part_that_was_replaced_is_not_thrown_away(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "r.pps", 120_000, 1e9)
+    recorder.write(head())
+    at = 0
+    while not part_paths(tmp_path / "r.pps"):
+        recorder.write(second(at))
+        at += 1
+    (first,) = part_paths(tmp_path / "r.pps")
+    other = tmp_path / "other"
+    other.write_bytes(b"precious")
+    other.replace(first)
+    for later in range(at, at + 60):
+        recorder.write(second(later))
+    recorder.close()
+    assert first.read_bytes() == b"precious"
+
+
+def test_a_second_writer_is_refused_and_the_first_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.pps"
+    writer = Writer(path)
+    monkeypatch.setattr(command, "CollectorProcess", lambda *_: pytest.fail("a collector was started"))
+    for seconds in (2, 4):
+        writer.write(seconds)
+        assert is_being_written(path)
+        done = CliRunner().invoke(cli.main, ["record", "1", "-o", str(path)])
+        assert done.exit_code == exits.USAGE
+        assert done.stderr == f"ppscope: {path}: another ppscope is recording into it; choose another name\n"
+    writer.recorder.close(End(0, "quit"))
+    assert not is_being_written(path)
+    assert spans_in(tmp_path) == 6 * 4
+    assert writer.said == []
+
+
+def test_two_that_begin_at_once_are_told_apart_when_the_first_has_a_file(tmp_path: Path) -> None:
+    first, other = (Recorder(tmp_path / "run.pps", BIG, 3.0) for _ in range(2))
+    first.write([*head(), *second(0)])
+    with pytest.raises(OSError, match="another ppscope is recording into it"):
+        other.write([*head(), *second(0)])
+    first.close()
+
+
+class Stream:
+    """A collector that sends what it is given, and then its end."""
+
+    def __init__(self, batches: list[list[AnyRecord]]) -> None:
+        self.batches = batches
+
+    def drain(self) -> list[AnyRecord]:
+        return self.batches.pop(0) if self.batches else []
+
+    def wait(self, timeout_s: float) -> bool:
+        return bool(self.batches)
+
+    def send(self, command: AnyCommand) -> None:
+        """Nobody listens."""
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def test_the_command_names_no_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.pps"
+    stream = Stream([[*head()], [*second(0)], [*second(1), End(0, "quit")]])
+    taken = stream.drain
+
+    def drain() -> list[AnyRecord]:
+        if len(stream.batches) == 1:
+            os.rename(path, tmp_path / "kept.pps")
+        return taken()
+
+    monkeypatch.setattr(stream, "drain", drain)
+    monkeypatch.setattr(command, "CollectorProcess", lambda *_: stream)
+    done = CliRunner().invoke(cli.main, ["record", "1", "-o", str(path)])
+    assert done.exit_code == 0
+    assert done.stdout == ""
+    assert done.stderr.endswith(f"ppscope: {path} was moved, removed or replaced while it was written\n")
+    assert read_file(tmp_path / "kept.pps").damage == ""
