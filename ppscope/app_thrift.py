@@ -6,10 +6,12 @@ Textual frames every piece of text in its whole style and a reset; in the lanes 
 from __future__ import annotations
 
 import re
+import sys
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from textual._parser import ParseError
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
 _TOKEN = re.compile(
@@ -100,10 +102,20 @@ def _change(there: Pen | None, wanted: Pen) -> str:
 
 
 class ThriftyDriver(LinuxDriver):
-    """Textual's driver, its output shortened, its input proof against what no keyboard sends, and begun once however often it is told."""
+    """Textual's driver on stdout, its output shortened, its input proof against all bytes, begun once however often it is told."""
 
     _thrift: Thrift | None = None
     _begun = False
+
+    def __init__(
+        self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        """Write to stdout, which is asked whether it is a terminal; Textual writes to stderr, which may be a file."""
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        if sys.__stdout__ is not None:
+            # As stderr would: a character that the encoding lacks is written in ASCII and ends nothing.
+            encoding = sys.__stdout__.encoding
+            self._file = open(1, "w", encoding=encoding, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
     def start_application_mode(self) -> None:
         """Take the terminal, unless it is taken.
