@@ -17,6 +17,7 @@ from ppscope.keys import KEYS
 from ppscope.records import Attach
 from ppscope.widgets.chrome import PANELS
 from ppscope.widgets.gantt import Gantt
+from ppscope.widgets.header import begin_anew
 from ppscope.widgets.help import HelpScreen
 from ppscope.widgets.lines import LineView
 from ppscope.widgets.listing import Pane
@@ -243,8 +244,11 @@ class PpscopeApp(Canvas):
 
     def action_attach(self) -> None:
         """Attach to another server, once this one is gone."""
-        candidates = self.state.screen.header.candidates
-        if len(candidates) == 1:
+        header = self.state.present.header
+        candidates = header.candidates
+        if self.state.collector_ended:
+            self.say(begin_anew(header), "bad")
+        elif len(candidates) == 1:
             self._attach_to(candidates[0][0])
         elif candidates:
             self.state.levels = [CandidatesLevel(candidates)]
@@ -252,13 +256,17 @@ class PpscopeApp(Canvas):
             self.paint()
         elif not self.feed.live:
             self.say("a recording has nothing to attach to", "dim")
-        elif self.state.screen.header.state == "gone" or self.feed.ended() is not None:
+        elif self.state.gone:
             self.say("no other server was found", "dim")
         else:
             self.say("the server is still there: a attaches to another one once it is gone", "dim")
 
     def _attach_to(self, pid: int) -> None:
+        if self.state.collector_ended:
+            self.say(begin_anew(self.state.present.header), "bad")
+            return
         self.feed.send(Attach(pid))
+        self.state.to_live()
         self.say(f"attaching to {pid}")
 
     def action_light(self) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ppscope.app_window import ZOOM_NS
 from ppscope.records import Burst, CancelBurst
 from ppscope.widgets.burst_dialog import BurstChoice, BurstDialog
+from ppscope.widgets.header import begin_anew
 
 if TYPE_CHECKING:
     from ppscope.app_canvas import Canvas
@@ -23,17 +24,22 @@ def ask(app: Canvas) -> None:
     def chosen(choice: BurstChoice | None) -> None:
         if choice is None:
             return
+        app.state.refresh()  # nothing was painted while the dialog was open
+        if app.state.gone:
+            why = begin_anew(app.state.present.header) if app.state.collector_ended else "the server is gone"
+            app.say(f"no profile: {why}", "bad")
+            return
         if choice.cancel:
             app.feed.send(CancelBurst())
             app.say("stopping the profile")
             return
-        resolved = app.state.screen.header.decode_graph.resolved
+        resolved = app.state.present.header.decode_graph.resolved
         expected = {"on": True, "off": False}.get(resolved or "")
         app.keeps_burst = choice.keep
         app.feed.send(Burst(choice.rounds, choice.with_stack, choice.keep, expected))
         app.say("profile burst asked for: its progress is in the lines above the lanes")
 
-    app.push_screen(BurstDialog(app.look, offer, app.state.screen.burst), chosen)
+    app.push_screen(BurstDialog(app.look, offer, app.state.present.burst), chosen)
 
 
 def follow(app: Canvas) -> None:
@@ -55,7 +61,7 @@ class BurstFollower:
 
     def look(self, app: Canvas) -> None:
         """Compare with what was known; call it with the state refreshed."""
-        progress = app.state.screen.burst
+        progress = app.state.present.burst
         if progress is None:
             return
         if progress.results != self._results:
@@ -77,11 +83,14 @@ class BurstFollower:
 
 def _turn_to(app: Canvas) -> None:
     """Hold the window on the burst and open the launches."""
-    state, progress = app.state, app.state.screen.burst
+    state, progress = app.state, app.state.present.burst
     if progress is None or progress.start_ns is None or progress.end_ns is None:
         return
+    if state.frozen:
+        app.say("the burst is read: Space ends the freeze and shows it")
+        return
     elsewhere = state.in_panel and state.panel != LAUNCHES_PANEL
-    if state.frozen or state.levels or elsewhere or not state.window.live:
+    if state.levels or elsewhere or not state.window.live:
         app.say("the burst is read: " + ("panel 2 has its launches" if state.screen.launches else "no launch is in it"))
         return
     window = state.window

@@ -150,12 +150,12 @@ class Canvas(App[None]):
         self.painter.paint(self, figures=figures, message=self._message)
 
     def _update_able(self) -> None:
-        gone = self.state.screen.header.state == "gone" or self.feed.ended() is not None
-        if self.feed.burst() is None or gone:
+        state = self.state
+        if self.feed.burst() is None or state.gone:
             self.able.discard("burst")
         else:
             self.able.add("burst")
-        if gone and self.state.screen.header.candidates:
+        if state.gone and not state.collector_ended and state.present.header.candidates:
             self.able.add("candidates")
         else:
             self.able.discard("candidates")

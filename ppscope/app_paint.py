@@ -13,7 +13,7 @@ from ppscope.app_state import SECOND, State
 from ppscope.widgets.cells import SPAN_COLUMN_NS, lane_line
 from ppscope.widgets.chrome import PANELS, axis, crumbs_line, footer_line, legend_line, tabs_line
 from ppscope.widgets.gantt import Gantt, Labels
-from ppscope.widgets.header import burst_line, gone_line, load_line, strip_lines, title_line
+from ppscope.widgets.header import burst_line, ended_line, gone_line, load_line, strip_lines, title_line
 from ppscope.widgets.lines import LineView
 from ppscope.widgets.listing import Listing, Pane
 from ppscope.widgets.look import Look
@@ -102,22 +102,25 @@ class Painter:
 
     def _strip(self, width: int, height: int) -> list[Line]:
         state = self.state
-        ended = state.feed.ended()
-        gone = state.screen.header.state == "gone" or ended is not None
-        banner = gone_line(state.screen.header, ended, width, state.feed.live) if gone else None
+        ended, header = state.feed.ended(), state.present.header
+        banner = None
+        if state.collector_ended:
+            banner = ended_line(header, ended or "", width)
+        elif state.gone:
+            banner = gone_line(header, ended, width, state.feed.live)
         rows = 3 if height < 40 else 5
         lines = strip_lines(state.screen.header, state.screen.findings, banner, state.now_ns, width, rows)
-        burst = burst_line(state.screen.burst, state.now_ns, width)
+        burst = burst_line(state.present.burst, state.present.now_ns, width)
         return lines if burst is None else [burst, *lines[: rows - 1]]
 
     def _state_span(self) -> Span:
         state = self.state
         header = state.screen.header
-        if header.state == "gone" or state.feed.ended() is not None:
-            return "■ gone", "bad bold"
-        if state.frozen:
-            ago = max(0, state.feed.now_ns() - state.now_ns)
-            return f"❚❚ frozen {elapsed(ago)}", "warn bold"
+        frozen = f"❚❚ frozen {elapsed(max(0, state.feed.now_ns() - state.now_ns))}" if state.frozen else ""
+        if state.gone:
+            return f"■ {'ended' if state.collector_ended else 'gone'} {frozen}".rstrip(), "bad bold"
+        if frozen:
+            return frozen, "warn bold"
         oldest, newest = state.extent
         back = max(0, state.now_ns - state.window.end_ns)
         if not state.window.live and (state.feed.live or back >= SECOND):

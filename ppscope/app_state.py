@@ -26,6 +26,8 @@ class State:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self.screen: Screen = feed.screen()
+        self.present = self.screen
+        """What the feed has now, also while `screen` is frozen."""
         self.now_ns = feed.now_ns()
         self._figures_ns = self.now_ns
         self.origin_ns = feed.extent()[0]
@@ -91,16 +93,27 @@ class State:
         """The rows that are on the screen now."""
         return self.rows[self.top : self.top + self.visible]
 
+    @property
+    def gone(self) -> bool:
+        """Whether nothing new will come: the server is gone, or the stream has ended."""
+        return self.present.header.state == "gone" or self.feed.ended() is not None
+
+    @property
+    def collector_ended(self) -> bool:
+        """Whether ppscope's own collector is gone, so that nobody is there to ask for anything."""
+        return self.feed.live and self.feed.ended() is not None
+
     # Taking in.
 
     def refresh(self) -> None:
         """Take in what the feed has, and bring rows and lanes up to date."""
         self.feed.look_at(self.window.start_ns, self.window.end_ns)
+        present_ns = self.feed.now_ns()
+        if not 0 < present_ns - self._figures_ns < FIGURES_NS:
+            self._figures_ns = present_ns
+            self.present = self.feed.screen()
         if not self.frozen:
-            self.now_ns = self.feed.now_ns()
-            if not 0 < self.now_ns - self._figures_ns < FIGURES_NS:
-                self._figures_ns = self.now_ns
-                self.screen = self.feed.screen()
+            self.now_ns, self.screen = present_ns, self.present
             if self.screen.header.launcher_pid != self._server:
                 self._server = self.screen.header.launcher_pid
                 self._history.clear()

@@ -108,6 +108,20 @@ def gone_line(header: Header, reason: str | None, width: int, live: bool = True)
     )
 
 
+def begin_anew(header: Header) -> str:
+    """What to type once ppscope's own collector has ended."""
+    pid = header.launcher_pid
+    if header.state == "gone":
+        pid = header.candidates[0][0] if header.candidates else 0
+    return f"ppscope's collector ended; `ppscope attach{f' {pid}' if pid else ''}` begins anew"
+
+
+def ended_line(header: Header, reason: str, width: int) -> Line:
+    """The banner of a view whose collector has ended, whatever the server does."""
+    why = reason.partition("unexpectedly: ")[2] or reason
+    return crop(((" ■ ", "bad"), (begin_anew(header), "bad bold"), (f"   {clean(why)}", "dim")), width)
+
+
 BURST_SHOWN_NS = 20_000_000_000
 
 

@@ -185,7 +185,11 @@ def test_the_collector_killed_under_the_view_is_said(server: emulator.EmulatedSe
         everything = terminal.descendants()
         collector = next(p for p in everything if "ppscope.collect.collector" in " ".join(p.cmdline()))
         collector.kill()
-        terminal.wait_for(lambda text: "collector" in text)
+        terminal.wait_for(f"`ppscope attach {server.pid}` begins anew")
+        assert "killed by SIGKILL" in terminal.text
+        assert "no other server" not in terminal.text
+        terminal.send("a")
+        terminal.wait_for(lambda text: text.count("begins anew") == 2)
         terminal.send("q")
         terminal.wait()
         assert all_gone(everything) == []
