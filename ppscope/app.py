@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Input
 
-from ppscope import app_burst, app_suspend
+from ppscope import app_burst, app_snapshot, app_suspend
 from ppscope.app_canvas import Canvas
 from ppscope.app_drill import CandidatesLevel
 from ppscope.keys import KEYS
@@ -236,11 +236,7 @@ class PpscopeApp(Canvas):
 
     def action_snapshot(self) -> None:
         """Save a snapshot."""
-        if self.save_snapshot is not None:
-            try:
-                self.say(f"snapshot: {self.save_snapshot()}")
-            except OSError as error:
-                self.say(f"no snapshot: {error}", "bad")
+        app_snapshot.save(self)
 
     def action_attach(self) -> None:
         """Attach to another server, once this one is gone."""

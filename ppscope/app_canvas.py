@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from textual import constants, events
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input
 
-from ppscope import app_burst, app_suspend
+from ppscope import app_burst, app_snapshot, app_suspend
 from ppscope.app_paint import Painter
 from ppscope.app_state import State
 from ppscope.app_theme import CSS, THEMES
@@ -37,8 +36,8 @@ def too_small(width: int) -> str:
 class Canvas(App[None]):
     """Lays out the widgets and brings them up to date from one feed.
 
-    `colours` is `full`, `ansi` or `none`; None asks the terminal and NO_COLOR. `save_snapshot` writes a snapshot and says where, or
-    raises OSError. The caller closes the feed.
+    `colours` is `full`, `ansi` or `none`; None asks the terminal and NO_COLOR. The caller closes the feed, and lets
+    `save_snapshot` finish.
     """
 
     CSS = CSS
@@ -54,7 +53,7 @@ class Canvas(App[None]):
         refresh_hz: float = 2.0,
         colours: str | None = None,
         dark: bool = True,
-        save_snapshot: Callable[[], str] | None = None,
+        save_snapshot: app_snapshot.Saves | None = None,
     ) -> None:
         if colours is None:
             colours = "none" if os.environ.get("NO_COLOR") else "ansi" if constants.COLOR_SYSTEM == "standard" else None
@@ -124,6 +123,7 @@ class Canvas(App[None]):
         if self.feed.poll() and not self.feed.live:
             self.state.lanes.forget()
         app_burst.follow(self)
+        app_snapshot.follow(self)
         self._ticks += 1
         if self._message and self._ticks >= self._message_until:
             self._message = None

@@ -57,7 +57,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key("copy", ("y",), "y", "copy the finding or the stack (OSC 52, works over SSH)", DO, "copy"),
     Key("burst", ("p",), "p", "profile burst of the server", DO, "profile", needs="burst"),
-    Key("snapshot", ("s",), "s", "save a snapshot", DO, "snapshot", needs="snapshot"),
+    Key("snapshot", ("s",), "s", "save a snapshot; a live one is of the last minute", DO, "snapshot", needs="snapshot"),
     Key("attach", ("a",), "a", "attach to another server, once this one is gone", DO, "attach", needs="candidates"),
     Key("light", ("t",), "t", "light or dark", DO),
     Key("help", ("question_mark",), "?", "this help", DO, "help"),

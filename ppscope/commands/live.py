@@ -101,6 +101,9 @@ def run_screen(app: PpscopeApp) -> int:
 
     signals.listen(end)
     app.run()
+    problem = app.save_snapshot.finish(complain) if app.save_snapshot is not None else None
+    if problem is not None:
+        complain(f"no snapshot: {problem}")
     if ended_by:
         signals.say(ended_by[0])
         return signals.exit_code(ended_by[0])

@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -33,20 +34,20 @@ class HasRecords(Protocol):
 class Saver:
     """What the view calls for a snapshot of the window as it is then; returns where it is, or will be in a moment.
 
-    A minute of exact spans of many ranks takes seconds to write: that goes on in a thread, so that the view stays alive.
-    `problem` is why the last one was not written. A call raises OSError for a folder that cannot be written to.
+    A minute of exact spans of many ranks takes seconds to write: that goes on in a thread, so that the view stays alive, and
+    `late_problem` says how it ended. A call raises OSError for a folder that cannot be written to.
     """
 
     def __init__(self, window: HasRecords) -> None:
         self._window = window
         self._thread: threading.Thread | None = None
-        self.problem: str | None = None
+        self._problem: str | None = None
 
     def __call__(self) -> str:
         """Write a snapshot."""
         if self._thread is not None and self._thread.is_alive():
             raise OSError("the snapshot before is still being written")
-        self._tell()
+        before = self.late_problem()
         records = self._window.records()
         path = Path(os.environ.get("PPSCOPE_SNAPSHOT_DIR") or "") / file_name(records)
         why = why_not_writable(path)
@@ -56,21 +57,31 @@ class Saver:
         self._thread = threading.Thread(target=self._write, args=(path, records), name="snapshot")
         self._thread.start()
         self._thread.join(_PATIENCE_S)
-        self._tell()
-        return f"{path}" + (" (being written)" if self._thread.is_alive() else "")
-
-    def _tell(self) -> None:
-        problem, self.problem = self.problem, None
+        more = " (being written)" if self._thread.is_alive() else ""
+        problem = self.late_problem()
         if problem is not None:
             raise OSError(problem)
+        return f"{path}{more}" + (f"; the one before was not written: {before}" if before else "")
+
+    def late_problem(self) -> str | None:
+        """Why one that was being written when a call returned has failed since; told once."""
+        problem, self._problem = self._problem, None
+        return problem
+
+    def finish(self, say: Callable[[str], None]) -> str | None:
+        """Wait for what is being written, which is said; the same."""
+        if self._thread is not None and self._thread.is_alive():
+            say("the snapshot is still being written")
+            self._thread.join()
+        return self.late_problem()
 
     def _write(self, path: Path, records: list[AnyRecord]) -> None:
         try:
             write_private(path, render(records))
         except OSError as error:
-            self.problem = f"{error.strerror or error}: {named(path)}"  # the reason first: the line may be cut
+            self._problem = f"{error.strerror or error}: {named(path)}"  # the reason first: the line may be cut
         except Exception as error:  # noqa: BLE001  whatever it is, the view goes on and says it
-            self.problem = str(error) or type(error).__name__
+            self._problem = str(error) or type(error).__name__
 
 
 def file_name(records: list[AnyRecord]) -> str:

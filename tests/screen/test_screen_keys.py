@@ -345,13 +345,20 @@ async def test_profile_and_snapshot_are_bound_only_where_they_work() -> None:
     feed.offer = BurstOffer(8, 2, "cuda", 8, "/tmp", ("it costs",), (), ())
     saved: list[str] = []
 
-    def save() -> str:
-        saved.append("x")
-        if len(saved) > 1:
-            raise OSError("disk full")
-        return "snap.html"
+    class Saves:
+        def __call__(self) -> str:
+            saved.append("x")
+            if len(saved) > 1:
+                raise OSError("disk full")
+            return "snap.html"
 
-    app = PpscopeApp(feed, colours="full", save_snapshot=save)
+        def late_problem(self) -> None:
+            return None
+
+        def finish(self, say: object) -> None:
+            return None
+
+    app = PpscopeApp(feed, colours="full", save_snapshot=Saves())
     async with app.run_test(size=(160, 50)) as pilot:
         await pilot.press("p", "enter", "s")
         await pilot.pause()
