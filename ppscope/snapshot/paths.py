@@ -8,19 +8,27 @@ from typing import Any
 
 import msgspec
 
-from ppscope.records import AnyRecord, BurstReport, FrameDef, Rules
+from ppscope.records import AnyRecord, BurstReport, FrameDef, Rules, Server
 from ppscope.sources.rules_model import RuleBook
 from ppscope.views import Finding
 
 _PACKAGES = ("site-packages/", "dist-packages/")
 _LIBRARY = re.compile(r".*/lib/python\d[\w.]*/")
 _SOURCE = re.compile(r".*/(?=(?:sglang|torch|triton|vllm|flashinfer|transformers)/)")
-_PATH = re.compile(r"(?<![\w/:.~-])~?(?:/[\w.@+,%-]+){2,}/?|(?<=file://)(?:/[\w.@+,%-]+)+")
-_PUBLIC = re.compile(r"/(?:dev|proc|sys)/")
+_PART = r"/{1,8}[\w.@+,%~#!$-]+"  # bounded: a text may be nothing but slashes
+_HOMES = ("home", "homes", "user", "users")
+_PATH = re.compile(
+    rf"(?<![\w/.~…-])(?!(?<=:)//)(?:{_PART}){{2,}}/*"  # behind a colon too, but not the // of an address
+    rf"|(?<=://)(?:{_PART})+/*"
+    rf"|(?<![\w/.~…-])~[\w.-]*(?:{_PART})*/{{1,8}}(?:[\w.@+,%~#!$-]+/*)?"
+)
+_HOME = re.compile(rf"/(?:{'|'.join(_HOMES)})(?:{_PART})+/*", re.IGNORECASE)
+"""One that follows a word, as in -I/home/NAME: not told from the middle of a relative path, and not left for its name's sake."""
+_PUBLIC = re.compile(r"/(?:dev|proc|sys)/(?!.*/root/)")
 
 
 def short(path: str) -> str:
-    """One absolute path: within its package, else `…/` and its last part."""
+    """One absolute path: within its package, else `…/` and its last part, which a home folder itself does not have."""
     for mark in _PACKAGES:
         if mark in path:
             return path.rpartition(mark)[2]
@@ -28,14 +36,22 @@ def short(path: str) -> str:
         found = pattern.match(path)
         if found:
             return path[found.end() :]
-    return "…/" + path.rstrip("/").rpartition("/")[2]
+    folders, _, last = path.rstrip("/").rpartition("/")
+    is_home = folders.rstrip("/").rpartition("/")[2].lower() in _HOMES or not folders
+    return "…" if is_home else f"…/{last}"
 
 
 def shorten_text(text: str) -> str:
-    """Any text, with every absolute path of two parts or more in it made short."""
+    """Any text, with every absolute path of two parts or more, and every one into a home folder, made short."""
     if "/" not in text:
         return text
-    return _PATH.sub(lambda found: found[0] if _PUBLIC.match(found[0]) else short(found[0]), text)
+    text = _PATH.sub(lambda found: found[0] if _PUBLIC.match(found[0]) else short(found[0]), text)
+    return _HOME.sub(lambda found: "…/" + short(found[0]).removeprefix("…").removeprefix("/"), text)
+
+
+def _shorten_file(text: str) -> str:
+    """The same for what is a path and nothing else, whatever characters are in it."""
+    return short(text) if text.startswith("/") and not _PUBLIC.match(text) else shorten_text(text)
 
 
 def _all(value: Any, change: Callable[[str], str]) -> Any:
@@ -44,7 +60,7 @@ def _all(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_all(item, change) for item in value)
     if isinstance(value, dict):
-        return {key: _all(item, change) for key, item in value.items()}
+        return {_all(key, change): _all(item, change) for key, item in value.items()}
     if isinstance(value, msgspec.Struct):
         names = value.__struct_fields__
         changed = {name: _all(getattr(value, name), change) for name in names}
@@ -54,16 +70,19 @@ def _all(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def shorten_paths(records: Iterable[AnyRecord]) -> list[AnyRecord]:
-    """Records in which no absolute path, and so no home folder and user name, is left."""
+    """Records in which no absolute path, and so no home folder, is left, and not the name of the server's user."""
     out: list[AnyRecord] = []
     for record in records:
         if isinstance(record, FrameDef):
-            out.append(FrameDef(record.id, record.function, shorten_text(record.file), record.line))
+            out.append(FrameDef(record.id, record.function, _shorten_file(record.file), record.line))
         elif isinstance(record, Rules):
             book = _within(record.book, RuleBook)
-            out.append(msgspec.structs.replace(record, path=shorten_text(record.path), book=book))
+            out.append(msgspec.structs.replace(record, path=_shorten_file(record.path), book=book))
         elif isinstance(record, BurstReport):
             out.append(msgspec.structs.replace(record, findings=_within(record.findings, list[Finding])))
+        elif isinstance(record, Server):
+            package = record.sglang_path and _shorten_file(record.sglang_path)
+            out.append(_all(msgspec.structs.replace(record, user=None, sglang_path=package), shorten_text))
         else:
             out.append(_all(record, shorten_text))
     return out
