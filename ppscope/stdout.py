@@ -5,15 +5,22 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import json
 import os
+import re
 import sys
 from pathlib import Path
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
 
 def mend() -> None:
-    """Give closed standard streams a form that can be asked about; a write to a closed stdout then fails as an OSError."""
+    """Give closed standard streams a form that can be asked about; a write to a closed stdout then fails as an OSError.
+
+    And have what stdout's encoding lacks written as escapes, as it is on stderr: an exception would end the command with 1, which
+    means findings.
+    """
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     if sys.stderr is None:
@@ -25,6 +32,8 @@ def mend() -> None:
             os.dup2(descriptor, 1)
             os.close(descriptor)
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def require() -> None:
@@ -51,6 +60,16 @@ def give_up(error: OSError) -> None:
         except OSError:  # a terminal that is gone takes both with it
             os.dup2(nowhere.fileno(), 2)
         os.dup2(nowhere.fileno(), 1)
+
+
+def write_json(data: bytes) -> None:
+    """JSON on a line of its own; in an encoding that lacks some of its characters those are escaped as JSON has it."""
+    text = data.decode()
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    sys.stdout.write(text + "\n")
 
 
 def write_path(path: Path) -> None:

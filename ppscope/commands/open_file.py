@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
 
-from ppscope import exits, garbage
+from ppscope import exits, garbage, stdout
 from ppscope.commands.live import complain, not_a_terminal, run_screen
 from ppscope.commands.reading import read
 from ppscope.snapshot.paths import shorten_paths
@@ -28,7 +27,7 @@ def open_file(path: Path, asked: Asked, *, as_json: bool, ascii_only: bool, reda
     if as_json:
         document = source.document(redact_paths=redact_paths)
         first = {"schema": document["schema"], **document}
-        sys.stdout.write(msgspec.json.encode(first).decode() + "\n")
+        stdout.write_json(msgspec.json.encode(first))
         return exits.OK
     from ppscope.app import PpscopeApp
 
