@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import weakref
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from ppscope.garbage import no_collection
 from ppscope.records import SCHEMA, AnyRecord, Hello, Server
 from ppscope.snapshot import page_data
 from ppscope.snapshot.files import named
+from ppscope.snapshot.handles import Handles
 from ppscope.snapshot.index import Index
 from ppscope.snapshot.pack import UnreadableDocument, records_of
 from ppscope.snapshot.recorder import part_paths
@@ -73,6 +73,8 @@ def read_file(path: Path) -> Opened:
 
 def _recording(path: Path) -> Opened:
     index = Index()
+    handles = Handles()
+    weakref.finalize(index, handles.close)
     damages = []
     try:
         files = [*_earlier(path), path]
@@ -80,7 +82,7 @@ def _recording(path: Path) -> Opened:
         files = [path]
         damages.append(f"shown alone: {error.strerror}")
     for file in files:
-        said = _add(index, file)
+        said = _add(index, handles, file)
         if said:
             damages.append(said if file is path else f"{named(Path(file.name))}: {said}")
     _check_schema(path, index.hello)
@@ -105,38 +107,38 @@ def _first(path: Path) -> AnyRecord | None:
     return record if isinstance(record, Hello) else None
 
 
-def _add(index: Index, path: Path) -> str:
+def _add(index: Index, handles: Handles, path: Path) -> str:
     """Take a file into the index; what is wrong with it."""
     reader: FrameReader[AnyRecord] = FrameReader(AnyRecord)
     begin = len(MAGIC)
     end = begin
     damage = ""
-    # Held open: a recording that is still written gets another name when its part is closed.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    weakref.finalize(index, os.close, fd)
+    seen = 0
+    file = handles.add(path)
     try:
-        while data := os.read(fd, _READ_BYTES):
+        while data := handles.read(file, _READ_BYTES, seen):
+            seen += len(data)
             for record in reader.feed(data):
                 end = reader.offset
                 if is_sound(record):
                     index.add(record)
                 if end - begin >= _CHUNK_BYTES:
-                    index.close_chunk(end - begin, partial(_read, fd, begin, end))
+                    index.close_chunk(end - begin, partial(_read, handles, file, begin, end))
                     begin = end
     except StreamError:
         damage = f"damaged after {index.records_seen} records; what came before is shown"
     if end > begin:
-        index.close_chunk(end - begin, partial(_read, fd, begin, end))
+        index.close_chunk(end - begin, partial(_read, handles, file, begin, end))
     if not damage and reader.pending_bytes:
         damage = f"cut in the middle of a record: its last {reader.pending_bytes} bytes are left out"
     return damage
 
 
-def _read(fd: int, begin: int, end: int) -> Iterator[AnyRecord]:
-    """Records between two offsets; fewer where the file was cut meanwhile."""
+def _read(handles: Handles, file: tuple[int, int], begin: int, end: int) -> Iterator[AnyRecord]:
+    """Records between two offsets; fewer where the file was cut or removed meanwhile."""
     reader: FrameReader[AnyRecord] = FrameReader(AnyRecord, magic=False)
     try:
-        for record in reader.feed(os.pread(fd, end - begin, begin)):
+        for record in reader.feed(handles.read(file, end - begin, begin)):
             if is_sound(record):
                 yield record
     except (OSError, StreamError):
