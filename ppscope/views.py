@@ -10,6 +10,9 @@ import msgspec
 
 from ppscope.records import GpuDevice, GpuSample, RankKey
 
+MOST_SPANS = 500
+"""A list of single spans shows the newest of them."""
+
 
 class Value(msgspec.Struct, frozen=True, gc=False):
     """Base of every view value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ppscope.views import PhaseStyle, RankRow, Span, ThreadStacks
+from ppscope.views import MOST_SPANS, PhaseStyle, RankRow, Span, ThreadStacks
 from ppscope.widgets.listing import Item, Listing
 from ppscope.widgets.panel_stacks import sites, stack_text
 from ppscope.widgets.text import (
@@ -23,8 +23,6 @@ from ppscope.widgets.text import (
     right,
     width_of,
 )
-
-MOST_SPANS = 500
 
 Frame = tuple[str, str, "int | None"]
 

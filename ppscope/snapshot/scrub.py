@@ -10,7 +10,7 @@ from ppscope.snapshot.index import Index
 from ppscope.snapshot.recorded import JUDGED_NS, RecordedSession, session_of
 from ppscope.snapshot.window import is_bulk
 from ppscope.target.phases import PhaseTable
-from ppscope.views import BurstOffer, Cell, Lane, PhaseStyle, Screen, Span, ThreadStacks
+from ppscope.views import MOST_SPANS, BurstOffer, Cell, Lane, PhaseStyle, Screen, Span, ThreadStacks
 
 BLOCK_NS = 20_000_000_000
 """Every column width of the screen divides it."""
@@ -21,7 +21,6 @@ _COARSE_NS = 200_000_000
 _STEP_BYTES = 4 << 20
 _KEPT_BYTES = 4 << 20
 _KEPT_CELLS = 100_000
-_MOST_SPANS = 20_000
 _LANES = (StackSpans, ProbeSpans, LoopSample)
 _NOTHING = Cell(phase=None, work=None)
 
@@ -49,6 +48,7 @@ class RecordingFeed:
         self._coarse: dict[tuple[int, int], list[Lane]] = {}
         self._missing: list[int] = []
         self._budget = 0
+        self._listed: tuple[tuple[RankKey, int, int], list[Span]] | None = None
         self._figures = self._figures_of(self._newest_ns)
         self._screen = self._figures.screen()
 
@@ -153,9 +153,12 @@ class RecordingFeed:
         ]
 
     def spans(self, rank: RankKey, start_ns: int, end_ns: int) -> list[Span]:
-        """Single spans of a rank's main thread, in order; of very many the newest."""
+        """Single spans of a rank's main thread, in order; of more than a list shows the newest."""
         if not self._follows:
             return self._figures.spans(rank, start_ns, end_ns)
+        asked = rank, start_ns, end_ns
+        if self._listed is not None and self._listed[0] == asked:
+            return self._listed[1]  # every repaint asks again
         found: list[list[Span]] = []
         self._budget = 1 << 62
         numbers = list(self._numbers(start_ns, end_ns))
@@ -166,9 +169,11 @@ class RecordingFeed:
             spans = session.spans(rank, begin, end) if session is not None else []
             # One that began in the block before is told there.
             found.append(spans if number == numbers[0] else [span for span in spans if span.start_ns >= begin])
-            if sum(map(len, found)) > _MOST_SPANS:
+            if sum(map(len, found)) >= MOST_SPANS:
                 break
-        return [span for spans in reversed(found) for span in spans]
+        listed = [span for spans in reversed(found) for span in spans]
+        self._listed = asked, listed
+        return listed
 
     def stacks(self, rank: RankKey, seconds: float) -> list[ThreadStacks]:
         """Stack trees of a rank's threads over the seconds before the figures' instant."""

@@ -35,6 +35,7 @@ from ppscope.snapshot.recorded import RecordedSession, session_of
 from ppscope.snapshot.recorder import Recorder
 from ppscope.snapshot.scrub import BLOCK_NS, RecordingFeed
 from ppscope.snapshot.window import extent_of, is_bulk
+from ppscope.views import MOST_SPANS
 from tests.recordings import MS, SECOND, START_NS, head, probe_second, recording, second
 
 PP = 4
@@ -117,7 +118,30 @@ def test_wherever_one_jumps_the_spans_are_those_of_the_whole(
     start = data.draw(st.integers(oldest - SECOND, newest))
     end = start + data.draw(st.integers(1, 100 * SECOND))
     for stage in range(PP):
-        assert feed.spans(RankKey(0, stage, 0), start, end) == whole.spans(RankKey(0, stage, 0), start, end)
+        shown, there = (one.spans(RankKey(0, stage, 0), start, end) for one in (feed, whole))
+        assert shown[-MOST_SPANS:] == there[-MOST_SPANS:]
+        assert len(shown) == len(there) or len(shown) >= MOST_SPANS
+
+
+def test_a_list_of_spans_is_read_once_and_no_further_than_it_is_shown(
+    long: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = RecordingFeed(read_file(long).index)
+    oldest, newest = feed.extent()
+    asked: list[int] = []
+    block = feed._block
+    monkeypatch.setattr(feed, "_block", lambda number: asked.append(number) or block(number))  # type: ignore[func-returns-value]
+    first, key = RankKey(0, 0, 0), RankKey(0, 1, 0)
+    shown = feed.spans(key, oldest, newest)
+    assert len(shown) >= MOST_SPANS
+    assert len(asked) < (newest - oldest) // BLOCK_NS // 3, (
+        "a quarter of an hour is not read for a list of five hundred"
+    )
+    before = len(asked)
+    assert feed.spans(key, oldest, newest) == shown
+    assert len(asked) == before, "a repaint asks for the same"
+    for other in ((first, oldest, newest), (key, oldest, newest - SECOND), (key, newest - SECOND, newest)):
+        assert feed.spans(*other) != shown
 
 
 @pytest.mark.parametrize("minute", [2, 7, 14])
