@@ -27,11 +27,12 @@ STAGES = 2
 
 @dataclass
 class Installed:
-    """ppscope in an environment of its own; nothing of this process's environment reaches its commands."""
+    """ppscope in an environment of its own, or in the user's folder; nothing of this process's environment reaches its commands."""
 
     home: Path
     folder: Path
     python: str
+    on_path: bool = True
 
     @property
     def ppscope(self) -> str:
@@ -39,8 +40,8 @@ class Installed:
 
     def command(self, *arguments: str, before: tuple[str, ...] = ()) -> list[str]:
         clean = (
-            f"HOME={self.home}", f"PATH={self.folder}/bin:/usr/bin:/bin", "TERM=xterm-256color", "LC_ALL=C.UTF-8",
-            "COLORTERM=truecolor",
+            f"HOME={self.home}", f"PATH={self.folder}/bin:/usr/bin:/bin" if self.on_path else "PATH=/usr/bin:/bin",
+            "TERM=xterm-256color", "LC_ALL=C.UTF-8", "COLORTERM=truecolor",
         )  # fmt: skip
         return ["env", "-i", *clean, *before, self.ppscope, *arguments]
 
@@ -106,6 +107,37 @@ def server(installed: Installed) -> Iterator[int]:
             yield int(process.stdout.readline())
         finally:
             process.terminate()
+
+
+def test_without_a_virtual_environment(installed: Installed, tmp_path: Path) -> None:
+    """`pip install --user`, whose folder of programs is on nobody's PATH yet: all parts find each other."""
+    python = interpreter(installed.python)
+    assert python is not None
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_BREAK_SYSTEM_PACKAGES": "1",
+    }
+    install = [python, "-m", "pip", "install", "-q", "--user", "--no-index", "--find-links", "wheels", "ppscope"]
+    done = subprocess.run(
+        [*offline(), *map(str, install)],
+        cwd=installed.folder.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = Installed(tmp_path, tmp_path / ".local", installed.python, on_path=False)
+    checks = {check["id"]: check for check in json.loads(found.run("doctor", "--json").stdout)["checks"]}
+    assert checks["pyspy.present"]["state"] == "ok", checks["pyspy.present"]
+    with Terminal(found.command("demo", "--pp", str(STAGES))) as terminal:
+        terminal.wait_for(live(STAGES))
+        everything = terminal.descendants()
+        terminal.send("q")
+        assert terminal.wait() == 0
+    assert all_gone(everything) == []
 
 
 def test_help_and_version(installed: Installed) -> None:
