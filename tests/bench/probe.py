@@ -23,7 +23,8 @@ from pathlib import Path
 
 from ppscope.collect.client import CollectorProcess
 from ppscope.probe import layout
-from ppscope.probe.recorder import Recorder, timed
+from ppscope.probe.recorder import Recorder
+from ppscope.probe.wrappers import timed
 from ppscope.session import Session
 from ppscope.session.ranks import RankState
 from ppscope.session.stages import FORWARD

@@ -186,7 +186,7 @@ def test_no_file_more_is_open_as_time_goes_by(tmp_path: Path) -> None:
             for _ in range(40):
                 counts.append(collector.num_fds())
                 time.sleep(0.05)
-            return min(counts)
+            return int(min(counts))
 
         before = fewest()
         time.sleep(6.0)

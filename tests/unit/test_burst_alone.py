@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ppscope.probe.ring import started_ticks
 from ppscope.records import Burst
 from ppscope.sources import burst_folder
 from ppscope.sources.burst_alone import check_log, take_turn
 from ppscope.sources.burst_checks import Unfit
 from ppscope.sources.burst_folder import VARIABLE
 from ppscope.sources.burst_run import BurstRun
-from ppscope.sources.stacks_pyspy import started_ticks
 from tests.unit.test_burst_run import QUICK, FakeProfiler, Told, server
 from tests.unit.tiny_http import eventually
 

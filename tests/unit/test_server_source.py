@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ppscope.probe.ring import started_ticks
 from ppscope.records import (
     AnyRecord,
     BatchLog,
@@ -28,7 +29,6 @@ from ppscope.records import (
 from ppscope.sources import server_scrape
 from ppscope.sources.server import ServerSource
 from ppscope.sources.server_keys import Keys
-from ppscope.sources.stacks_pyspy import started_ticks
 from ppscope.target.server_info import CONFIG_PROBLEM
 from tests.unit.tiny_http import Answer, eventually, living, raw, reply, tiny_http
 

@@ -37,6 +37,12 @@ def pyspy(folder: Path, body: str) -> str:
     return str(script)
 
 
+def sleeper(folder: Path) -> int:
+    """Its pid, 0 while the shell has not written it."""
+    path = folder / "sleeper"
+    return int(path.read_text() or 0) if path.exists() else 0
+
+
 @pytest.mark.parametrize("answers", [False, True])
 def test_a_killed_window_that_does_not_end_is_not_waited_for_in_a_busy_loop(
     answers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -50,7 +56,7 @@ def test_a_killed_window_that_does_not_end_is_not_waited_for_in_a_busy_loop(
     heard: list[AnyRecord] = []
     source = StackSource(heard.append)
     try:
-        until(lambda: (tmp_path / "sleeper").exists() and catches_interrupts(window.pyspy_pid) is answers)
+        until(lambda: sleeper(tmp_path) and catches_interrupts(window.pyspy_pid) is answers)
         now_ns = window.due_ns + 1
         while not window.killed:
             now_ns = source._drive(sampled, now_ns)

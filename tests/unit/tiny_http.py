@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ppscope.sources.stacks_pyspy import started_ticks
+from ppscope.probe.ring import started_ticks
 
 Answer = Callable[[socket.socket, str, str], None]
 """Gets the connection, the path and the whole head of the request."""
