@@ -114,7 +114,7 @@ class Collector:
         assert self._found is not None
         server = self._observed.join(self._found, at_ns)
         if self._server is None or _differs(self._server, server):
-            self._server = server
+            self._server, self._candidates = server, None
             self.emit(server)
             for source in self._sources:
                 source.update(server)

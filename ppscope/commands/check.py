@@ -30,6 +30,8 @@ _LONGER_S = 10.0
 _AGAIN_S = 1.0
 _AGAIN_DUMPS = 16
 _FIRST_S = 3.0
+_SAID_WITHIN_S = 3.0
+"""The collector tells of an end within a second."""
 _TO_DECIDE = 80
 """Samples that are enough where fewer leave open whether half of the slots are in use."""
 _WANTED = {
@@ -83,19 +85,24 @@ def look(session: Session, stream: CollectorProcess, seconds: float) -> End | No
         session.poll()
         now = time.monotonic()
         if session.gone is not None or (session.server is not None and session.server.state == "gone"):
-            return End(0, "target_gone", "the server ended before enough was seen", exit_code=exits.TARGET_ENDED)
+            return _ended()
         if session.end is not None:
             gone = session.end.reason == "target_gone"
             return session.end if not gone else End(0, "target_gone", session.end.message, exit_code=exits.TARGET_ENDED)
         if now - started >= seconds and (now - started >= most_s(seconds) or not missing(session)):
             server = session.server
-            if server is not None and has_ended(server.launcher_pid, server.launcher_started_ticks):
-                continue  # the collector says so within a second
-            return None
+            ended = server is not None and has_ended(server.launcher_pid, server.launcher_started_ticks)
+            if ended and now - started < most_s(seconds) + _SAID_WITHIN_S:
+                continue
+            return _ended() if ended else None
         if session.server is not None and now - asked >= _AGAIN_S and "slots" in missing(session):
             asked = now
             for command in burst(session.server, _AGAIN_DUMPS, DUMP_CORES):
                 session.send(command)
+
+
+def _ended() -> End:
+    return End(0, "target_gone", "the server ended before enough was seen", exit_code=exits.TARGET_ENDED)
 
 
 def missing(session: Session) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -101,9 +102,10 @@ def run_screen(app: PpscopeApp) -> int:
 
     signals.listen(end)
     app.run()
-    problem = app.save_snapshot.finish(complain) if app.save_snapshot is not None else None
-    if problem is not None:
-        complain(f"no snapshot: {problem}")
+    with suppress(OSError):  # the terminal may be gone
+        problem = app.save_snapshot.finish(complain) if app.save_snapshot is not None else None
+        if problem is not None:
+            complain(f"no snapshot: {problem}")
     if ended_by:
         signals.say(ended_by[0])
         return signals.exit_code(ended_by[0])

@@ -47,7 +47,7 @@ def merge(judged: Sequence[Finding], traced: Iterable[Finding]) -> tuple[Finding
 
 def judge(evidence: Evidence) -> list[Finding]:
     """Every finding the evidence bears out, gravest first. A server that serves nothing has none but a blocked queue."""
-    if evidence.server.state != "serving":
-        return []
+    if evidence.server.state not in ("serving", "gone"):
+        return []  # of one that is gone its last seconds are judged
     found = [finding for entry in CATALOGUE if (finding := entry(evidence)) is not None]
     return sorted(found, key=lambda finding: _SEVERITY.get(finding.severity, len(_SEVERITY)))

@@ -47,10 +47,15 @@ def _at_work(evidence: Evidence) -> float:
     return sum(stage.phases.get(name, 0.0) for stage in evidence.stages for name in _FORWARD)
 
 
+def _here(evidence: Evidence) -> float:
+    """Share of all stages that are on this node."""
+    return min(len(evidence.stages) / (evidence.server.pp_size * max(evidence.server.dp_size, 1)), 1.0)
+
+
 def idle_while_serving(evidence: Evidence) -> Finding | None:
     """Every stage's GPUs draw little more than nothing while requests run."""
     powers = [_power(stage) for stage in evidence.stages]
-    if evidence.active is not True or not powers or not all(powers) or _at_work(evidence) < BUSY:
+    if evidence.active is not True or not powers or not all(powers) or _at_work(evidence) < BUSY * _here(evidence):
         return None
     flat = [pair for stage in powers for pair in stage]
     if any(power > LOW_POWER * limit for power, limit in flat):

@@ -157,9 +157,9 @@ def too_few_requests(evidence: Evidence) -> Finding | None:
     needed = _needed(evidence, slots) * _replicas(evidence)
     if not 0 < most < needed or (evidence.running_at_least or 0) >= needed or evidence.load.queued:
         return None
-    running = running or most
+    running, places = running or most, slots * _replicas(evidence)
     lines = [
-        f"{say.plural(running, 'request')} running ({evidence.load.running_provenance or 'inferred'}), {slots} micro-batch slots"
+        f"{say.plural(running, 'request')} running ({evidence.load.running_provenance or 'inferred'}), {places} micro-batch slots"
     ]
     if evidence.occupancy.mean is not None:
         lines.append(_occupied(evidence))
@@ -167,7 +167,7 @@ def too_few_requests(evidence: Evidence) -> Finding | None:
         id="load.too_few_requests",
         severity="info",
         stage=None,
-        summary=f"{say.plural(running, 'request')} for {slots} micro-batch slots: stages must wait for each other",
+        summary=f"{say.plural(running, 'request')} for {places} micro-batch slots: stages must wait for each other",
         evidence=tuple(lines),
         remedy="No flag helps: send more requests at once, or use tensor parallelism or fewer stages for this load.",
         provenance=evidence.load.running_provenance or "inferred",

@@ -64,7 +64,9 @@ def estimate_running(
     return Running(at_least, max(at_least or 0, round(max(round(occupied), 1) * micro_batch)))
 
 
-def most_running(occupied: Occupancy, micro_batch: float | None, in_flight_most: int | None) -> int | None:
+def most_running(
+    occupied: Occupancy, micro_batch: float | None, in_flight_most: int | None, replicas: int = 1
+) -> int | None:
     """The most requests that ran at once in the last seconds, as far as the evidence excludes more; None where it does not.
 
     `in_flight_most` is the largest number of open HTTP requests of those seconds: clients that ask anew as soon as they are answered
@@ -73,4 +75,6 @@ def most_running(occupied: Occupancy, micro_batch: float | None, in_flight_most:
     if counts_requests(in_flight_most, micro_batch):
         return in_flight_most
     between = likely(occupied)
-    return None if between is None or micro_batch is None else round(math.floor(between[1]) * micro_batch)
+    if between is None or micro_batch is None:
+        return None
+    return round(math.floor(between[1]) * micro_batch * max(replicas, 1))

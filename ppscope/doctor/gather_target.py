@@ -101,7 +101,12 @@ def _no_export(server: Server, first: int) -> tuple[str, str] | None:
     slots = loop_size(server.pp_loop_size, server.pp_size)
     steps = make_plan(server.version, slots, default_rounds(slots)).num_steps
     try:
-        check_temp((first, server.launcher_pid), max(len(server.ranks), 1), steps)
+        check_temp(
+            (first, server.launcher_pid),
+            max(len(server.ranks), 1),
+            steps,
+            small=server.device == "cpu" or server.emulated,
+        )
     except FolderError as error:
         return str(error), error.remedy
     return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WINDOW_NS = 30_000_000_000
 ACTIVE_NS = 6_000_000_000
-_LEAST_PASSES = 10
+_LEAST_PASSES = 4
 _LEAST_LINES = 2
 
 
@@ -37,7 +37,8 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
     if server is None:
         return None
     since = max(now_ns - window_ns, session.started_ns)
-    stages = _stages(session, since, now_ns)
+    working = active(session.states.values(), session.phases(), now_ns)
+    stages = _stages(session, since, now_ns, working)
     settings = session.settings
     batches = [line for line in session.load.recent_batches(now_ns) if line.at_ns >= since]
     decode, prefill = settings.graphs(batches, now_ns)
@@ -71,10 +72,10 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         log_notes=tuple(settings.notes),
         micro_batch=micro_batch,
         in_flight=in_flight,
-        active=active(session.states.values(), session.phases(), now_ns),
+        active=working,
         slot_samples=tuple(Counter(slot for _, slot in session.slots_seen(now_ns)).most_common()),
         running_at_least=at_least,
-        running_at_most=most_running(occupied, micro_batch, session.load.in_flight_most(now_ns)),
+        running_at_most=most_running(occupied, micro_batch, session.load.in_flight_most(now_ns), server.dp_size),
         queued_s=(now_ns - queued_since) / 1e9 if queued_since is not None else 0.0,
         decodes=_decodes(passes, batches),
         replay_share=share,
@@ -113,7 +114,7 @@ def _with_layers(stage: StageEvidence, layers: int | None) -> StageEvidence:
     return msgspec.structs.replace(stage, layers=layers)
 
 
-def _stages(session: Session, since_ns: int, now_ns: int) -> list[StageEvidence]:
+def _stages(session: Session, since_ns: int, now_ns: int, working: bool | None) -> list[StageEvidence]:
     names = [style.name for style in session.phases()]
     device = session.server.device if session.server else None
     found = []
@@ -126,7 +127,7 @@ def _stages(session: Session, since_ns: int, now_ns: int) -> list[StageEvidence]
                 total[phase] = total.get(phase, 0) + took
         phases = _named(total, names)
         forward = sum(phases.get(name, 0.0) for name in FORWARD) if phases else None
-        busy, source = session.stage_busy(pp, forward, device, now_ns)
+        busy, source = session.stage_busy(pp, forward, device, now_ns, working)
         ranks = tuple(_rank(state, session.gpus, names, since_ns, now_ns) for state in members)
         # On a GPU the loop over requests would only launch, and the kernels' time is not known.
         by_request = (
@@ -192,15 +193,22 @@ def _replays(passes: Mapping[str, float], batches: Sequence[BatchLog]) -> tuple[
     replayed, eager = passes.get("decode_cuda_graph", 0.0), passes.get("decode_none", 0.0)
     if replayed + eager >= _LEAST_PASSES:
         return replayed / (replayed + eager), "metrics"
-    flags = [line.graph for line in batches if line.mode == "decode" and line.graph is not None]
-    return (flags.count(True) / len(flags), "log") if len(flags) >= _LEAST_LINES else (None, None)
+    lines = [line for line in batches if line.mode == "decode" and line.graph is not None]
+    share = sum(line.graph is True for line in lines) / len(lines) if lines else None
+    # Every stage logs the same pass.
+    return (
+        (share, "log")
+        if len(lines) >= _LEAST_LINES * len({(line.dp, line.pp, line.tp) for line in lines})
+        else (None, None)
+    )
 
 
 def _decodes(passes: Mapping[str, float], batches: Sequence[BatchLog]) -> bool | None:
+    """By lines alone never no: a decode line comes every so many passes, one of prefill at each."""
     counted = {mode: count for mode, count in passes.items() if count > 0}
     if any(mode.startswith("decode") for mode in counted) or any(line.mode == "decode" for line in batches):
         return True
-    return False if counted or batches else None
+    return False if counted else None
 
 
 def _mean(values: Iterable[float | int | None]) -> float | None:

@@ -18,7 +18,7 @@ def layout(server: Server) -> str:
     return f"DP{server.dp_size}×{text}" if server.dp_size > 1 else text
 
 
-def _state(session: Session, load: Load) -> str:
+def _state(session: Session, load: Load, active: bool | None) -> str:
     if session.gone is not None:
         return "gone"
     if not session.live:
@@ -26,15 +26,17 @@ def _state(session: Session, load: Load) -> str:
     if session.server is None:
         return "attaching"
     # The stacks know it best: counts are of the moment, and none counts embeddings or the first pass of a long prompt.
-    active = session.active(session.now_ns())
-    idle = load.running == 0 if active is None else not active
+    busy = (
+        bool(load.running) and load.running_provenance == "exact"
+    )  # one pass may take longer than stacks are remembered for
+    idle = load.running == 0 if active is None else not active and not busy
     if session.server.state == "serving" and idle and not load.queued:
         return "idle"
     return session.server.state
 
 
-def build_header(session: Session, now_ns: int) -> Header:
-    """The header as of now; unknown fields are None."""
+def build_header(session: Session, now_ns: int, active: bool | None) -> Header:
+    """The header as of now; unknown fields are None. `active` says whether a forward pass was seen of late."""
     server, cost = session.server, session.cost
     settings = session.settings
     occupied = session.occupied(session.occupancy())
@@ -46,7 +48,7 @@ def build_header(session: Session, now_ns: int) -> Header:
         layout=layout(server) if server else "–",
         host=session.hello.host if session.hello else "",
         launcher_pid=server.launcher_pid if server else 0,
-        state=_state(session, load),
+        state=_state(session, load, active),
         load=load,
         decode_graph=decode,
         prefill_graph=prefill,

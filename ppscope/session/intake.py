@@ -120,6 +120,8 @@ class Intake:
             self.bursts = BurstState(self._table.styles)
             self._judging.reset()
             self.gone = None
+        if record.state != "gone":
+            self.gone = None
         self.server = record
         for rank in record.ranks:
             state = self.states.get(rank.key)

@@ -20,6 +20,7 @@ _DEAR_NS = 45_000_000_000
 """A page that takes the server long is read as seldom as every thirty seconds (server_scrape.py), and holds that much longer."""
 _LINE_NS = 5_000_000_000
 _GAPS = 4
+_ANOTHER_NS = 500_000_000
 _PASSES = "sglang:cuda_graph_passes_total"
 _HISTORY = 600
 _BATCHES_NS = 60_000_000_000
@@ -56,7 +57,8 @@ class LoadState:
     def add(self, sample: LoadSample) -> None:
         """Take in a load reading."""
         if sample.stage is None:
-            if (before := self._whole.get(sample.source)) is not None:
+            before = self._whole.get(sample.source)
+            if before is not None and sample.at_ns - before.at_ns >= _ANOTHER_NS:  # else a line of the same pass
                 self._gaps_ns.setdefault(sample.source, deque(maxlen=_GAPS)).append(sample.at_ns - before.at_ns)
             self._whole[sample.source] = sample
             self.history.append(sample)

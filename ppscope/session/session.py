@@ -91,15 +91,20 @@ class Session(Intake):
         """Everything the main screen draws now."""
         now = self.present_ns()
         server = self.server
+        active = self.active(self.now_ns())
         stages = self._rows.build(
-            self.states.values(), server.device if server else None, bool(server and server.emulated), self.now_ns()
+            self.states.values(),
+            server.device if server else None,
+            bool(server and server.emulated),
+            self.now_ns(),
+            active,
         )
         placed = [(state.rank.key, state.rank.gpu.index if state.rank.gpu else None) for state in self.states.values()]
         occupied = self.occupancy()
         batches = self.load.recent_batches(now)
         return Screen(
             now_ns=self.now_ns(),
-            header=build_header(self, now),
+            header=build_header(self, now, active),
             stages=stages,
             occupancy=occupied,
             findings=self._judging.findings,
@@ -137,11 +142,11 @@ class Session(Intake):
         return self.bursts.busy(pp, now_ns)
 
     def stage_busy(
-        self, pp: int, host_forward: float | None, device: str | None, now_ns: int
+        self, pp: int, host_forward: float | None, device: str | None, now_ns: int, active: bool | None
     ) -> tuple[float | None, str | None]:
         """Busy share of a stage with its source; see StageRows.busy."""
         members = [state for state in self.states.values() if state.rank.key.pp == pp]
-        return self._rows.busy(pp, host_forward, device, now_ns, members)
+        return self._rows.busy(pp, host_forward, device, now_ns, members, active)
 
     def occupancy(self, now_ns: int | None = None) -> Occupancy:
         """Micro-batch slots in use over the minute before an instant (None: now): by the launches of each round, else by dumps."""

@@ -12,7 +12,7 @@ from ppscope.views import GraphState, Occupancy, SettingRow
 
 _WINDOW_NS = 60_000_000_000
 _METRICS_KEPT = 4096
-_NOTES_KEPT = 100
+_NOTES_KEPT = 400
 _ASYNC_SINCE = (0, 5, 7)
 """The PP loop has `pp_size + pp_async_batch_depth` slots since 0.5.7 (PR #11852); before, `pp_size`."""
 

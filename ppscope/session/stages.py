@@ -76,15 +76,19 @@ class StageRows:
         device: str | None,
         now: int,
         members: Sequence[RankState] = (),
+        active: bool | None = None,
     ) -> tuple[float | None, str | None]:
-        """Busy share of a stage and where it is from; `host_forward` counts on a CPU server alone, or what `members` say exactly."""
+        """Busy share of a stage and where it is from; `host_forward` counts on a CPU server alone, or what `members` say exactly.
+
+        `active` says whether the server was at work in the last seconds.
+        """
         exact = self._exact_busy(members, device, now)
         if exact is not None:
             return exact, "probe"
         if (traced := self.trace_busy(pp, now)) is not None:
             return traced, "trace"
         # The gauge keeps its last value while nothing runs (0.5.15; gone for 40 s in 0.5.23).
-        if host_forward != 0 and (told := self._load.busy(pp, now)) is not None:
+        if active is not False and (told := self._load.busy(pp, now)) is not None:
             return told, "metric"
         if device == "cpu" and host_forward is not None:
             return host_forward, "host"
@@ -100,7 +104,7 @@ class StageRows:
         return sum(times.get(phase, 0) for times, _ in timed for phase in self._forward) / seen
 
     def build(
-        self, states: Iterable[RankState], device: str | None, emulated: bool, now_ns: int
+        self, states: Iterable[RankState], device: str | None, emulated: bool, now_ns: int, active: bool | None = None
     ) -> tuple[StageRow, ...]:
         """One row a stage, in dp, pp order."""
         rows = []
@@ -117,7 +121,7 @@ class StageRows:
             seen = sum(total.values())
             work = sum(total.get(phase, 0) for phase in self._work) / seen if seen else None
             forward = sum(total.get(phase, 0) for phase in self._forward) / seen if seen else None
-            busy, busy_source = self.busy(pp, forward, device, now_ns, members)
+            busy, busy_source = self.busy(pp, forward, device, now_ns, members, active)
             rows.append(
                 StageRow(
                     dp=dp,

@@ -51,6 +51,8 @@ def shorten_text(text: str) -> str:
 
 def _shorten_file(text: str) -> str:
     """The same for what is a path and nothing else, whatever characters are in it."""
+    if text.startswith("/") and text.count("/") == 1:
+        return text  # a file of the root folder, as in a container
     return short(text) if text.startswith("/") and not _PUBLIC.match(text) else shorten_text(text)
 
 

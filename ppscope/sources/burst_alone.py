@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import calendar
 import fcntl
 import os
+import re
+import time
 
-from ppscope.records import LogNote
 from ppscope.sources.burst_checks import Unfit
-from ppscope.sources.server_follow import SLACK_NS, started_wall_ns, utc_offset_ns
 from ppscope.sources.server_log import LogError, LogTail
-from ppscope.sources.server_log_lines import parse_line, split_prefix
 from ppscope.target.procfs import Proc, parse_stat
+
+_BEGIN = b"] server_args="
+"""Every launcher's first line (entrypoints/engine.py and http_server.py, 0.5.6 to 0.5.23)."""
+_STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_WORD = re.compile(
+    _STAMP.pattern + rb"([^\]\n]*)\] (Profiling starts(?! for graph capture)|Stop profiling|Profiling done)"
+)
+_SURVIVES = (0, 5, 15)
+"""From here on the scheduler outlives a second start (profiler_manager.py catches its error), which costs the first its trace."""
+_OLD_S = 600
 
 
 class Turn:
@@ -54,41 +64,49 @@ def _open_stat(proc: Proc, pid: int) -> int | None:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             continue
-        found = parse_stat(os.read(fd, 4096))
+        try:
+            found = parse_stat(os.read(fd, 4096))
+        except OSError:  # it ended meanwhile
+            found = None
         if found is not None and stat is not None and found.started_ticks == stat.started_ticks:
             return fd
         os.close(fd)
     return None
 
 
-def check_log(launcher_pid: int, started_ticks: int) -> None:
+def check_log(launcher_pid: int, version: tuple[int, ...] | None) -> None:
     """Raises Unfit where the end of the server's log tells of a profile that began and did not end."""
     try:
         tail = LogTail.open(launcher_pid)
     except LogError:
         return
     try:
-        lines = tail.start().lines
-        offset_ns = utc_offset_ns(lines, tail.modified_ns())
+        end = tail.end()
     except OSError:
         return
     finally:
         tail.close()
-    if _runs(lines, offset_ns, started_wall_ns(started_ticks)):
+    if _runs(end, patient=version is not None and version >= _SURVIVES):
         raise Unfit(
             "a profile runs at this server already, by its log: `Profiling starts` without `Profiling done` after it",
             "wait for its end; POST /stop_profile ends one that was forgotten",
         )
 
 
-def _runs(lines: tuple[bytes, ...], offset_ns: int | None, begun_ns: int | None) -> bool:
-    """Whether the last word of any rank is not that its profile is done; lines from before `begun_ns` are of an earlier server."""
-    last: dict[tuple[tuple[str, int], ...], str] = {}
-    for line in lines:
-        stamp, _ = split_prefix(line[:200].decode("utf-8", "replace"))
-        note = parse_line(line, 0, None)
-        if stamp is None or not isinstance(note, LogNote) or note.kind != "profile":
-            continue
-        if begun_ns is None or offset_ns is None or stamp.naive_ns - offset_ns >= begun_ns - SLACK_NS:
-            last[tuple(sorted(stamp.ranks.items()))] = note.text
-    return any(text != "Profiling done" for text in last.values())
+def _runs(log: bytes, patient: bool) -> bool:
+    """Whether the last word of any rank since the server's start is not that its profile is done.
+
+    A start that failed has no end: where a second start costs nobody the server, an old one is not believed.
+    """
+    log = log[max(log.rfind(_BEGIN), 0) :]  # what stands above is of an earlier server
+    last = {found[2]: (_seconds(found[1]), found[3]) for found in _WORD.finditer(log)}
+    stamps = _STAMP.findall(log)
+    newest_s = _seconds(stamps[-1]) if stamps else 0
+    return any(word != b"Profiling done" and not (patient and newest_s - at_s > _OLD_S) for at_s, word in last.values())
+
+
+def _seconds(stamp: bytes) -> int:
+    try:
+        return calendar.timegm(time.strptime(stamp.decode(), "%Y-%m-%d %H:%M:%S"))
+    except ValueError:
+        return 0

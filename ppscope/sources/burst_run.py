@@ -16,7 +16,7 @@ from ppscope.sources.burst_child import Job
 from ppscope.sources.burst_files import BurstFiles
 from ppscope.sources.burst_folder import Folder, FolderError, make_folder, remove, remove_stale
 from ppscope.sources.burst_http import LEAVE_READ_S, Profiler
-from ppscope.sources.burst_plan import loop_size, make_plan, start_body
+from ppscope.sources.burst_plan import loop_size, make_plan, parse_version, start_body
 from ppscope.sources.burst_reader import BurstReader
 from ppscope.sources.burst_temp import check_temp
 
@@ -64,6 +64,7 @@ class BurstRun:
         self._may_run = False
         """Whether a profile of ours may be running at the server: until it was seen to end, or the server said that none runs."""
         self._stop_failed_s: float | None = None
+        self._stopper: threading.Thread | None = None
         self._stopped: str | None = None
         self._read: set[RankKey] = set()
         self._problems: dict[RankKey, str] = {}
@@ -114,7 +115,10 @@ class BurstRun:
         except Exception as error:  # noqa: BLE001  a fault here must neither go unsaid nor leave a profile running
             self._say("failed", f"fault in ppscope: {type(error).__name__}: {error}"[:300])
         finally:
-            why = self._profiler.stop(LEAVE_READ_S if self._leaving else 10.0) if self._may_run else None
+            patience_s = LEAVE_READ_S if self._leaving else 10.0
+            if self._stopper is not None:
+                self._stopper.join(patience_s)
+            why = self._profiler.stop(patience_s) if self._may_run else None
             if why is not None and not self._leaving:
                 self._say(
                     "failed",
@@ -141,11 +145,12 @@ class BurstRun:
         self._say("asked", "checking the server")
         check(self._server)
         self._turn = take_turn(self._server.launcher_pid)
-        check_log(self._server.launcher_pid, self._server.launcher_started_ticks)
+        check_log(self._server.launcher_pid, parse_version(self._server.version))
         first = self._server.ranks[0].pid
         check_temp(
-            (first, self._server.launcher_pid), len(self._server.ranks), self._plan.num_steps, self._wish.with_stack
-        )
+            (first, self._server.launcher_pid), len(self._server.ranks), self._plan.num_steps, self._wish.with_stack,
+            small=self._server.device == "cpu" or self._server.emulated,
+        )  # fmt: skip
         folder = self._folder = make_folder(first, keep=self._wish.keep)
         remove_stale(folder)
         self._files = BurstFiles(folder.here, self._token, (rank.key for rank in self._server.ranks))
@@ -238,7 +243,8 @@ class BurstRun:
 
     def _ask_to_stop(self) -> None:
         self._stop_failed_s = None
-        threading.Thread(target=self._stop_now, name="ppscope-burst-stop", daemon=True).start()
+        self._stopper = threading.Thread(target=self._stop_now, name="ppscope-burst-stop", daemon=True)
+        self._stopper.start()
 
     def _stop_now(self) -> None:
         if self._profiler.stop() is None:

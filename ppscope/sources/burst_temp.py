@@ -17,15 +17,23 @@ _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
 
 
 def check_temp(
-    pids: Sequence[int], ranks: int, num_steps: int, with_stack: bool = False, proc_root: str = "/proc"
+    pids: Sequence[int],
+    ranks: int,
+    num_steps: int,
+    with_stack: bool = False,
+    proc_root: str = "/proc",
+    *,
+    small: bool = False,
 ) -> None:
     """Raises FolderError where the traces of `ranks` ranks may not fit, each as plain text at once, into the server's temporary folder.
 
-    `pids` are a scheduler, whose environment setproctitle may have overwritten in part, and the launcher that it inherits from.
+    On a CPU they are `small`. `pids` are a scheduler, whose environment setproctitle may have overwritten in part, and the launcher
+    that it inherits from.
     """
     proc = Proc(proc_root)
     root = root_of(proc, pids[0])
-    needed = max(LEAST_FREE_BYTES, ranks * num_steps * STEP_BYTES * (STACKS_TIMES if with_stack else 1))
+    written = 0 if small else ranks * num_steps * STEP_BYTES * (STACKS_TIMES if with_stack else 1)
+    needed = max(LEAST_FREE_BYTES, written)
     for folder in _folders(proc, pids):
         # Links are followed within the server's own tree: the kernel would follow them in ours.
         here = Root(root).resolve(folder) if root else folder

@@ -111,6 +111,11 @@ class LogTail:
             self._partial, self._discard = b"", True
         return Tick(tuple(candidates(lines)), skipped, restarted)
 
+    def end(self) -> bytes:
+        """The last 256 kB as they are."""
+        size = os.fstat(self._fd).st_size
+        return os.pread(self._fd, min(size, TAIL_BYTES), max(size - TAIL_BYTES, 0))
+
     def modified_ns(self) -> int:
         """When the file was last written, wall time in ns."""
         return os.fstat(self._fd).st_mtime_ns

@@ -279,7 +279,8 @@ class StackSource(Source):
             worst = max(known.lag_s for known in self._sampled.values())
             self._overlap_s = min(max(OVERLAP_S, 1.25 * worst), MAX_OVERLAP_S)
         self._send(sampled, window, result)
-        self.status("ok", rank=sampled.rank.key)
+        if not any(window.killed for window in sampled.running):
+            self.status("ok", rank=sampled.rank.key)
 
     def _trouble(self, sampled: _Sampled, trouble: Trouble) -> None:
         sampled.failures += 1

@@ -68,9 +68,10 @@ def resolve(pid: int | None = None, proc_root: str = "/proc") -> Found:
 
 def still_there(pid: int, started_ticks: int, proc_root: str = "/proc") -> str:
     """What became of a process: `alive`, `zombie`, `stopped`, `gone`, or `pid_reused` when the number names another one now."""
-    stat = Proc(proc_root).stat(pid)
+    proc = Proc(proc_root)
+    stat = proc.stat(pid)
     if stat is None:
-        return "gone"
+        return "alive" if proc.exists(pid) else "gone"  # no descriptor was left to read it with
     if stat.started_ticks != started_ticks:
         return "pid_reused"
     if stat.state in "ZX":

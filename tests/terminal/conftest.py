@@ -37,10 +37,16 @@ def nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     deadline = time.monotonic() + GRACE_S
     while (left := _started_with(value)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    said = [f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in left if process.is_running()]
-    assert said == [], "still running"
+    assert [said for process in left if (said := _said(process))] == [], "still running"
     stopped = [process for process in psutil.Process(os.getpid()).children(recursive=True) if _is_stopped(process)]
     assert stopped == [], "still stopped"
+
+
+def _said(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return ""
 
 
 def _is_stopped(process: psutil.Process) -> bool:

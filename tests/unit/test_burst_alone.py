@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ppscope.probe.ring import started_ticks
 from ppscope.records import Burst
 from ppscope.sources import burst_folder
 from ppscope.sources.burst_alone import check_log, take_turn
@@ -118,7 +117,10 @@ DONE = "Profiling done. Traces are saved to: /tmp"
         ([line(START, " DP0 PP0"), line(START, " DP1 PP0"), line(DONE, " DP0 PP0")], True),
         ([line("Profiling starts for DECODE. Traces will be saved to: /tmp")], True),
         ([line(START, ""), line("Profiling is already in progress. Call /stop_profile first.", "")], True),
-        ([line(START, ago_s=3600.0), line("Capture cuda graph begin. This can take a while", "")], False),
+        ([line(START, ago_s=3600.0), line("server_args=ServerArgs(model_path='m')", "")], False),
+        ([line("server_args=ServerArgs(model_path='m')", ""), line(START)], True),
+        (["10%|#" + line(START), "2 of 8\r" + line(DONE)], False),
+        ([line("Profiling starts for graph capture for NPU. Traces will be saved to: /tmp")], False),
         ([f"a prompt that says {START}"], False),
     ],
 )
@@ -127,13 +129,32 @@ def test_the_log_tells_of_a_profile_that_runs(lines: list[str], runs: bool, tmp_
     log.write_text("".join(f"{text}\n" for text in lines))
     with log.open("a") as file, subprocess.Popen(["sleep", "60"], stderr=file) as launcher:
         try:
-            # The server of the test began a minute ago.
-            ticks = (started_ticks(launcher.pid) or 0) - 60 * os.sysconf("SC_CLK_TCK")
             if not runs:
-                check_log(launcher.pid, ticks)
+                check_log(launcher.pid, (0, 5, 11))
             else:
                 with pytest.raises(Unfit, match="Profiling starts"):
-                    check_log(launcher.pid, ticks)
+                    check_log(launcher.pid, (0, 5, 11))
+        finally:
+            launcher.kill()
+
+
+@pytest.mark.parametrize(
+    ("version", "believed"), [((0, 5, 11), True), (None, True), ((0, 5, 15), False), ((0, 5, 23), False)]
+)
+def test_a_start_without_an_end_is_not_believed_for_ever_where_a_second_one_kills_nobody(
+    version: tuple[int, ...] | None, believed: bool, tmp_path: Path
+) -> None:
+    """From 0.5.15 on a start that failed is logged like one that did not, and has no end."""
+    log = tmp_path / "server.log"
+    with log.open("a") as file, subprocess.Popen(["sleep", "60"], stderr=file) as launcher:
+        try:
+            for ago_s, held_back in ((660.0, believed), (60.0, True)):
+                log.write_text(f"{line(START, ago_s=ago_s)}\n{line('Decode batch. #running-req: 1')}\n")
+                if held_back:
+                    with pytest.raises(Unfit, match="Profiling starts"):
+                        check_log(launcher.pid, version)
+                else:
+                    check_log(launcher.pid, version)
         finally:
             launcher.kill()
 

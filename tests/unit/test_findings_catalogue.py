@@ -126,6 +126,21 @@ def test_the_remedy_of_replicas_is_for_each() -> None:
     assert "--pp-max-micro-batch-size 4 (at most 4 × 8 = 32 requests" in found.remedy
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case != "queue blocked"])
+def test_the_last_seconds_of_a_server_that_ended_are_judged(case: str) -> None:
+    """A recording ends with its server: before a restart with other flags."""
+    of = evidence(**CASES[case][1])
+    gone = msgspec.structs.replace(of, server=msgspec.structs.replace(of.server, state="gone"))
+    assert ids(gone) == ids(of)
+
+
+def test_one_node_of_several_is_measured_by_its_own_stages() -> None:
+    quarter = stages(count=4, phases={"eager": 0.06, "recv_outputs": 0.94}, gpu=gpu(power_w=85.0, util=3.0))
+    assert "gpu.idle_while_serving" in ids(
+        evidence(server=server(16), stages=quarter, occupancy=Occupancy(16, None, 2, None))
+    )
+
+
 def test_a_server_behind_tls_is_told_by_https() -> None:
     of = server(facts=(Fact("tls", "yes", "cmdline"),))
     (found,) = judge(evidence(**{**SERIAL, "server": of}))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from ppscope.records import BatchLog, FrameDef, LoadSample, LogNote, Metric, Settings, StackDef
+from ppscope.records import BatchLog, FrameDef, LoadSample, LogNote, Metric, ServerGone, Settings, StackDef
 from ppscope.sources.stacks_intern import StackTable
 from tests.unit.test_session_troubles import SECOND, START, Live, server
 
@@ -61,6 +62,13 @@ def test_no_number_of_a_stack_is_used_by_two_tables() -> None:
     tables = [StackTable(lambda record: None) for _ in range(3)]
     numbers = [table.stack([("f", "g.py", line)]) for line in range(5) for table in tables]
     assert len(set(numbers)) == len(numbers)
+
+
+def test_a_server_that_was_thought_to_be_gone_and_is_not(live: Live) -> None:
+    live.say(msgspec.structs.replace(server(50), state="gone"), ServerGone(live.now_ns, 50))
+    assert live.session.screen().header.state == "gone"
+    live.say(server(50))
+    assert live.session.screen().header.state != "gone"
 
 
 def test_the_same_server_told_anew_keeps_them(live: Live) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import shutil
@@ -401,6 +402,19 @@ def test_sizes_and_port_come_from_the_config_file_too_and_the_command_line_wins(
     assert found.port_check is not None
     assert (found.port, found.port_check.owned, found.state) == (8000, "yes", "serving")
     assert (found.arguments.base_gpu_id, found.arguments.pp_size, found.model) == (4, 2, "m")
+
+
+def test_a_process_whose_stat_cannot_be_opened_just_now_has_not_ended(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(fake)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("ppscope.target.procfs.os.open", full)
+    assert still_there(100, 1000, fake.root) == "alive"
+    assert still_there(99999, 1, fake.root) == "gone"
 
 
 def test_a_pid_is_known_again_only_with_its_start_time(fake: FakeProc) -> None:
