@@ -29,6 +29,16 @@ _PUBLIC = re.compile(r"/(?:dev|proc|sys)/(?!.*/root/)")
 
 def short(path: str) -> str:
     """One absolute path: within its package, else `…/` and its last part, which a home folder itself does not have."""
+    known = _in_package(path)
+    if known is not None and not _HOME.search(known):
+        return known
+    folders, _, last = path.rstrip("/").rpartition("/")
+    is_home = folders.rstrip("/").rpartition("/")[2].lower() in _HOMES or not folders
+    return "…" if is_home else f"…/{last}"
+
+
+def _in_package(path: str) -> str | None:
+    """A path within its package or library, None for any other."""
     for mark in _PACKAGES:
         if mark in path:
             return path.rpartition(mark)[2]
@@ -36,9 +46,7 @@ def short(path: str) -> str:
         found = pattern.match(path)
         if found:
             return path[found.end() :]
-    folders, _, last = path.rstrip("/").rpartition("/")
-    is_home = folders.rstrip("/").rpartition("/")[2].lower() in _HOMES or not folders
-    return "…" if is_home else f"…/{last}"
+    return None
 
 
 def shorten_text(text: str) -> str:

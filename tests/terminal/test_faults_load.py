@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from ppscope.sources.probe import ProbeSource
 from ppscope.sources.stacks import StackSource
 from ppscope.sources.stacks_plan import BUDGET_CORES, MIN_HZ, RankLoad, Slot, plan
 from tests.fed_stream import FedStream
-from tests.terminal.faults_tools import STAGES, collector_of, drawn, live, ranks_of
+from tests.terminal.faults_tools import BARS, STAGES, collector_of, drawn, leave, live, ranks_of, stage_lines
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,23 @@ def running(script: str, count: int = 1) -> Iterator[list[subprocess.Popen[bytes
         for process in processes:
             process.kill()
             process.communicate()
+
+
+def test_sixty_four_ranks_are_all_seen_at_a_lower_rate_and_keys_are_answered() -> None:
+    """More rows than lines: the cursor brings every stage to the screen, each with its bars; then all of it goes."""
+    with emulator.start("serial", 64) as server, Terminal([str(PPSCOPE), "attach", str(server.pid)]) as terminal:
+        terminal.wait_for(lambda text: re.search(r"PP1\b.*\d+/600 W", text) is not None, PATIENCE_S)
+        terminal.send("\x1b[6~" * 16)  # page down, to the last stage
+        terminal.wait_for(lambda text: re.search(r"^[▸> ] +PP63\b", text, re.MULTILINE) is not None, PATIENCE_S)
+        terminal.wait_for(lambda text: all(BARS.search(row[60:]) for row in stage_lines(text)), PATIENCE_S)
+        rate = re.search(r"(\d+) Hz", terminal.text)
+        assert rate is not None
+        assert int(rate[1]) < 50, "the rate falls, the budget holds"
+        terminal.send("?")
+        terminal.wait_for("command palette")
+        terminal.send("\x1b")
+        terminal.wait_for(lambda text: "command palette" not in text)
+        leave(terminal)
 
 
 THREADED = f"""
