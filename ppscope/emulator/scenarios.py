@@ -159,7 +159,7 @@ SCENARIOS: dict[str, Scenario] = {
             late_sync=True,
             device_timer=True,
         ),
-        replace(_HEALTHY, name="busy-host", gpu_ms=120.0, host_replay_ms=4.0, burn_ms=240.0),
+        replace(_HEALTHY, name="busy-host", gpu_ms=120.0, host_replay_ms=4.0, burn_ms=480.0),
         replace(
             _HEALTHY,
             name="unpadded",
