@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from types import FrameType
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from ppscope.session import Session
     from ppscope.snapshot.window import KeptStream
 
+_LAST_S = 8.0
 _FIRST_WORD_S = 6.0
 _FIRST_SERVER_S = 30.0
 """Of a collector that has begun: on a cold network disk, or among many thousand processes, it takes its time to find the server."""
@@ -101,6 +105,7 @@ def run_screen(app: PpscopeApp) -> int:
         app.exit(return_code=signals.exit_code(ended_by[0]))
 
     signals.listen(end)
+    threading.Thread(target=_end_with_the_terminal, name="terminal-watch", daemon=True).start()
     app.run()
     with suppress(OSError):  # the terminal may be gone
         problem = app.save_snapshot.finish(complain) if app.save_snapshot is not None else None
@@ -110,6 +115,18 @@ def run_screen(app: PpscopeApp) -> int:
         signals.say(ended_by[0])
         return signals.exit_code(ended_by[0])
     return app.return_code or exits.OK
+
+
+def _end_with_the_terminal() -> None:
+    """End this process some seconds after its terminal is gone, where the SIGHUP that tells of it was ignored or not enough.
+
+    Without a terminal keys are read in a busy loop, and what is written waits for ever. The collector ends with its stdin.
+    """
+    watch = select.poll()
+    watch.register(0, 0)  # a hang-up is always told of
+    watch.poll()
+    time.sleep(_LAST_S)
+    os._exit(signals.exit_code(signal.SIGHUP))
 
 
 def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: bool) -> int:

@@ -303,6 +303,23 @@ def test_a_cut_connection_ends_everything(server: emulator.EmulatedServer, tmp_p
         assert RecordedStream.open(output).drain()
 
 
+@pytest.mark.parametrize("command", ["attach", "demo --pp 2"])
+def test_a_view_ends_without_its_terminal_also_where_the_hangup_is_ignored(
+    server: emulator.EmulatedServer, command: str
+) -> None:
+    """As below nohup, or in a session that was started by something that ignores it: else it would take a core for ever."""
+    words = f"{PPSCOPE} {command} {server.pid if command == 'attach' else ''}"
+    terminal = Terminal(["sh", "-c", f"trap '' HUP; exec {words}"])
+    try:
+        terminal.wait_for(live(STAGES if command == "attach" else 2))
+        everything = terminal.descendants()
+        terminal.cut()
+        assert terminal.process.wait(30) == exit_code(signal.SIGHUP)
+        assert all_gone(everything) == []
+    finally:
+        terminal.close()
+
+
 def test_two_views_of_one_server_do_not_disturb_each_other(server: emulator.EmulatedServer) -> None:
     with attach(server.pid) as first, attach(server.pid) as second:
         first.wait_for(live())
