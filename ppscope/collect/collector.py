@@ -98,7 +98,6 @@ class Collector:
         self._leave()
         self._found = found
         self._observed = Observed()
-        self._candidates = None
         self._announce(time.monotonic_ns())
         assert self._server is not None
         self._door = Door(self.emit)

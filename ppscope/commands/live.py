@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ppscope.snapshot.window import KeptStream
 
 _LAST_S = 8.0
+"""For an orderly end: a SIGHUP that is heeded needs a second or two."""
 _FIRST_WORD_S = 6.0
 _FIRST_SERVER_S = 30.0
 """Of a collector that has begun: on a cold network disk, or among many thousand processes, it takes its time to find the server."""

@@ -59,7 +59,7 @@ def url(evidence: Evidence, path: str) -> str:
     """An address of the server, for a command to paste."""
     server = evidence.server
     host = "127.0.0.1" if server.host in (None, "", "0.0.0.0", "::") else server.host
-    scheme = "https" if any(fact.name == "tls" for fact in server.facts) else "http"
+    scheme = "https" if server.tls else "http"
     return f"{scheme}://{f'[{host}]' if ':' in str(host) else host}:{server.port or 'PORT'}{path}"
 
 

@@ -11,7 +11,7 @@ from ppscope.doctor.gather_own import no_room
 from ppscope.records import Server
 from ppscope.sources.burst_folder import LEAST_FREE_BYTES, PARENTS, VARIABLE, FolderError, not_entered, root_of
 from ppscope.sources.burst_plan import default_rounds, loop_size, make_plan
-from ppscope.sources.burst_temp import check_temp
+from ppscope.sources.burst_temp import check_room
 from ppscope.sources.server_http import HttpError
 from ppscope.sources.server_keys import Keys
 from ppscope.sources.server_log import LogError, LogTail
@@ -51,7 +51,7 @@ def target(found: Found) -> Target:
         log=log,
         log_usual=usual,
         folders=_folders(proc, first),
-        no_export=_no_export(server, first),
+        no_export=_no_export(server),
     )
 
 
@@ -97,16 +97,11 @@ def _log(pid: int) -> tuple[str, bool]:
     return "", True
 
 
-def _no_export(server: Server, first: int) -> tuple[str, str] | None:
+def _no_export(server: Server) -> tuple[str, str] | None:
     slots = loop_size(server.pp_loop_size, server.pp_size)
     steps = make_plan(server.version, slots, default_rounds(slots)).num_steps
     try:
-        check_temp(
-            (first, server.launcher_pid),
-            max(len(server.ranks), 1),
-            steps,
-            small=server.device == "cpu" or server.emulated,
-        )
+        check_room(server, steps)
     except FolderError as error:
         return str(error), error.remedy
     return None

@@ -77,6 +77,11 @@ class Server(Record, frozen=True, tag="server"):
     """(pid, title) of the other processes of the server: detokenizer, DP controller, tokenizer workers."""
     pp_loop_size: int | None = None
 
+    @property
+    def tls(self) -> bool:
+        """Whether its API was asked to speak TLS (fact `tls`)."""
+        return any(fact.name == "tls" for fact in self.facts)
+
 
 class Settings(Record, frozen=True, tag="settings"):
     """Server settings as asked or as resolved. `origin` is `requested` (command line, environment), `resolved` (/server_info)

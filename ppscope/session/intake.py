@@ -119,7 +119,6 @@ class Intake:
             self.rules = RulesState()
             self.bursts = BurstState(self._table.styles)
             self._judging.reset()
-            self.gone = None
         if record.state != "gone":
             self.gone = None
         self.server = record

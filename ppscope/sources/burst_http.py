@@ -7,7 +7,7 @@ import threading
 from typing import Any, NamedTuple
 
 from ppscope.records import Server
-from ppscope.sources.server_http import HttpClient, HttpError, speaks_tls
+from ppscope.sources.server_http import HttpClient, HttpError
 from ppscope.sources.server_keys import Keys
 from ppscope.target.processes import has_ended
 
@@ -76,7 +76,7 @@ class Profiler:
         return self._keys.key(not has_ended(server.launcher_pid, server.launcher_started_ticks))
 
     def _post(self, path: str, body: bytes, read_s: float) -> int:
-        server, tls = self._server, speaks_tls(self._server)
+        server, tls = self._server, self._server.tls
         while True:
             client = HttpClient(server.host, server.port or 0, tls, self._key)
             with self._lock:

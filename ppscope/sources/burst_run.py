@@ -18,7 +18,7 @@ from ppscope.sources.burst_folder import Folder, FolderError, make_folder, remov
 from ppscope.sources.burst_http import LEAVE_READ_S, Profiler
 from ppscope.sources.burst_plan import loop_size, make_plan, parse_version, start_body
 from ppscope.sources.burst_reader import BurstReader
-from ppscope.sources.burst_temp import check_temp
+from ppscope.sources.burst_temp import check_room
 
 
 class Patience(NamedTuple):
@@ -146,12 +146,8 @@ class BurstRun:
         check(self._server)
         self._turn = take_turn(self._server.launcher_pid)
         check_log(self._server.launcher_pid, parse_version(self._server.version))
-        first = self._server.ranks[0].pid
-        check_temp(
-            (first, self._server.launcher_pid), len(self._server.ranks), self._plan.num_steps, self._wish.with_stack,
-            small=self._server.device == "cpu" or self._server.emulated,
-        )  # fmt: skip
-        folder = self._folder = make_folder(first, keep=self._wish.keep)
+        check_room(self._server, self._plan.num_steps, self._wish.with_stack)
+        folder = self._folder = make_folder(self._server.ranks[0].pid, keep=self._wish.keep)
         remove_stale(folder)
         self._files = BurstFiles(folder.here, self._token, (rank.key for rank in self._server.ranks))
         self._say("asked", "asking the server")

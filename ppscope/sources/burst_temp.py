@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
+from ppscope.records import Server
 from ppscope.sources.burst_folder import LEAST_FREE_BYTES, FolderError, root_of
 from ppscope.target.installed import Root
 from ppscope.target.procfs import Proc
@@ -14,6 +15,14 @@ STEP_BYTES = 16 << 20
 STACKS_TIMES = 4
 _VARIABLES = ("TMPDIR", "TEMP", "TMP")
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")
+
+
+def check_room(server: Server, num_steps: int, with_stack: bool = False) -> None:
+    """Raises FolderError where a profile of so many steps may not fit into the temporary folder of this server."""
+    ranks = server.ranks
+    pids = (ranks[0].pid if ranks else server.launcher_pid, server.launcher_pid)
+    small = server.device == "cpu" or server.emulated
+    check_temp(pids, max(len(ranks), 1), num_steps, with_stack, small=small)
 
 
 def check_temp(

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from ppscope.records import Server
 from ppscope.target.installed import Root
+from ppscope.target.procfs import Proc
 
 _NAMES = ("num_hidden_layers", "n_layer", "num_layers")
 _NESTED = ("text_config", "llm_config", "language_config")
@@ -53,7 +54,7 @@ def _folders(server: Server, root: str) -> list[str]:
     if not model or "\0" in model:
         return []
     there = Root(root)
-    cwd = _link(f"/proc/{server.launcher_pid}/cwd")
+    cwd = Proc().link(server.launcher_pid, "cwd") or ""
     found = [there.resolve(os.path.join(cwd, model))] if cwd or model.startswith("/") else []
     if not model.startswith("/"):
         hubs = [there.resolve(hub) for hub in _hubs(facts, _home(server.launcher_pid))]
@@ -77,10 +78,3 @@ def _home(pid: int) -> str | None:
         return pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_dir
     except (OSError, KeyError):
         return None
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ppscope.records import Server
-
 CONNECT_S = 0.5
 READ_S = 2.0
 JSON_LIMIT = 1 << 20
@@ -116,11 +114,6 @@ def local_host(host: str | None) -> str:
     if host in ("::", "[::]"):
         return "::1"
     return str(host).strip("[]")
-
-
-def speaks_tls(server: Server) -> bool:
-    """Whether the server was asked to (fact `tls`)."""
-    return any(fact.name == "tls" for fact in server.facts)
 
 
 class HttpClient:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 
 from ppscope.records import Server, SourceStatus
 from ppscope.sources.base import Emit
-from ppscope.sources.server_http import HttpClient, speaks_tls
+from ppscope.sources.server_http import HttpClient
 from ppscope.sources.server_keys import Keys
 from ppscope.target.errors import inside_network
 from ppscope.target.processes import has_ended
@@ -79,7 +79,7 @@ class Desk:
 
     def client(self) -> HttpClient:
         """The client for the server's present address; call it only where `no_http` gives None."""
-        server, tls = self.server, speaks_tls(self.server)
+        server, tls = self.server, self.server.tls
         with self._lock:
             old = self._client
             if old is None or old.port != server.port or old.listens_on != server.host or old.tls != tls:

@@ -114,7 +114,8 @@ def analyse(trace: RankTrace) -> RankAnalysis:
     talking = bytes(launches.communicates(index) for index in range(len(gpu)))
     counts = [launches.origin.count(origin) for origin in (Origin.REPLAYED, Origin.EAGER, Origin.UNKNOWN)]
     recorded = sum(launches.recorded)
-    graphs, empty = trace.calls.kind.count(CallKind.GRAPH_LAUNCH), launches.empty_graph_launches()
+    graphs = trace.calls.kind.count(CallKind.GRAPH_LAUNCH)
+    empty = launches.empty_graph_launches() if graphs else 0  # a pass over all of the file
     gpu_lost = empty > LOST_SHARE * graphs
     lost = [f"{empty} of {graphs} graph launches have no GPU work in the file: busy and idle time are not known"]
     window_ns = trace.window_ns()

@@ -18,8 +18,8 @@ import pytest
 
 from tests.pythons import VERSIONS, interpreter
 from tests.shared import ROOT
-from tests.terminal.faults_tools import live
-from tests.terminal.terminal import Terminal, all_gone
+from tests.terminal.faults_tools import leave, live
+from tests.terminal.terminal import Terminal
 
 WITHOUT_PTRACE = ("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")
 STAGES = 2
@@ -134,10 +134,7 @@ def test_without_a_virtual_environment(installed: Installed, tmp_path: Path) -> 
     assert checks["pyspy.present"]["state"] == "ok", checks["pyspy.present"]
     with Terminal(found.command("demo", "--pp", str(STAGES))) as terminal:
         terminal.wait_for(live(STAGES))
-        everything = terminal.descendants()
-        terminal.send("q")
-        assert terminal.wait() == 0
-    assert all_gone(everything) == []
+        leave(terminal)
 
 
 def test_help_and_version(installed: Installed) -> None:
@@ -169,10 +166,7 @@ def test_doctor_finds_no_fault_with_the_installation(installed: Installed, serve
 def test_the_demo_draws_and_leaves_nothing(installed: Installed) -> None:
     with Terminal(installed.command("demo", "--pp", str(STAGES))) as terminal:
         terminal.wait_for(live(STAGES))
-        everything = terminal.descendants()
-        terminal.send("q")
-        assert terminal.wait() == 0
-    assert all_gone(everything) == []
+        leave(terminal)
 
 
 def test_check_names_what_is_wrong(installed: Installed, server: int) -> None:

@@ -205,6 +205,16 @@ def test_a_stopped_collector_is_said_and_q_still_works(server: emulator.Emulated
         assert all_gone(everything) == []
 
 
+def back_to_the_shell(terminal: Terminal, everything: list[psutil.Process]) -> None:
+    """Quit below a shell, and leave that as well."""
+    terminal.send("q")
+    assert all_gone(everything) == []
+    terminal.send("\recho code=$?\r")
+    terminal.wait_for("code=0")
+    terminal.send("exit\r")
+    terminal.wait()
+
+
 @pytest.mark.parametrize("wrapper", ["", "make -f {file} view"])
 def test_suspended_and_brought_back_the_picture_goes_on(
     server: emulator.EmulatedServer, tmp_path: Path, wrapper: str
@@ -228,12 +238,7 @@ def test_suspended_and_brought_back_the_picture_goes_on(
         text = terminal.wait_for(lambda text: live()(text) and drawn(text) > filled + 3 * STAGES)
         for still in ("ppscope  ", "stage ", "1 findings", "q quit"):
             assert still in text
-        terminal.send("q")
-        assert all_gone(everything) == []
-        terminal.send("\recho code=$?\r")
-        terminal.wait_for("code=0")
-        terminal.send("exit\r")
-        terminal.wait()
+        back_to_the_shell(terminal, everything)
 
 
 @pytest.mark.parametrize("way", ["running", "bg"])
@@ -266,12 +271,7 @@ def test_told_to_go_on_at_any_time_the_view_takes_keys_and_gives_the_terminal_ba
         terminal.wait_for("command palette")
         terminal.send("\x1b")
         terminal.wait_for(lambda text: "command palette" not in text)
-        terminal.send("q")
-        assert all_gone(everything) == []
-        terminal.send("\recho code=$?\r")
-        terminal.wait_for("code=0")
-        terminal.send("exit\r")
-        terminal.wait()
+        back_to_the_shell(terminal, everything)
         assert terminal.restored
 
 

@@ -95,9 +95,9 @@ def test_room_is_wanted_for_every_rank_step_and_stack(
 
 
 def test_doctor_says_it_before_a_burst_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _no_export(server(), os.getpid()) is None
+    assert _no_export(server()) is None
     rooms(monkeypatch, dict.fromkeys((Path(os.environ.get("TMPDIR", "/tmp")).name, "tmp"), 100))
-    said = _no_export(server(), os.getpid())
+    said = _no_export(server())
     assert said is not None
     assert "100 MB are free" in said[0]
 
