@@ -40,6 +40,10 @@ class Trace:
     def span(self, name: str, start_ns: int, duration_ns: int, tid: int | None = None) -> None:
         self.add("user_annotation", name, start_ns, duration_ns, pid=self.pid, tid=tid or self.pid)
 
+    def recording(self, start_ns: int, duration_ns: int) -> Json:
+        """What the profiler says it recorded."""
+        return self.add("Trace", "PyTorch Profiler (0)", start_ns, duration_ns, pid=self.pid, tid=self.pid)
+
     def operator(self, name: str, start_ns: int, duration_ns: int) -> None:
         self.add("cpu_op", name, start_ns, duration_ns, pid=self.pid, tid=self.pid)
 

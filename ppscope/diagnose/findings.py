@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec.structs import replace
+
 from ppscope.diagnose import bubbles, draft, gpus, graphs, host, pipeline, queue
 from ppscope.diagnose.evidence import Evidence
 from ppscope.views import Finding
@@ -30,19 +32,31 @@ CATALOGUE: tuple[Judge, ...] = (
 _SEVERITY = {"high": 0, "medium": 1, "info": 2}
 _EXPLAINED_BY = {
     "graphs.eager_decode": {"graphs.disabled_by_flag", "graphs.disabled_by_rule", "graphs.batch_over_captured"},
+    "pipeline.bubbles": {"pipeline.serial", "load.too_few_requests"},
 }
 
 
 def merge(judged: Sequence[Finding], traced: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings with those of a burst, gravest first.
 
-    What both claim is the burst's, for it is exact; what another finding explains is not said twice.
+    What both claim is the burst's, for it is exact, but for what to change in a pipeline: that takes its slots and layers, of which
+    a trace says nothing. What another finding explains is not said twice.
     """
-    known = {finding.id for finding in judged}
-    by_burst = [finding for finding in traced if not known & _EXPLAINED_BY.get(finding.id, set())]
+    known = {finding.id: finding for finding in judged}
+    by_burst = [
+        _with_remedy(finding, known.get(finding.id))
+        for finding in traced
+        if not known.keys() & _EXPLAINED_BY.get(finding.id, set())
+    ]
     taken = {finding.id for finding in by_burst}
     found = [finding for finding in judged if finding.id not in taken] + by_burst
     return tuple(sorted(found, key=lambda finding: _SEVERITY.get(finding.severity, len(_SEVERITY))))
+
+
+def _with_remedy(traced: Finding, judged: Finding | None) -> Finding:
+    if judged is None or judged.stage != traced.stage or not traced.id.startswith("pipeline."):
+        return traced
+    return replace(traced, remedy=judged.remedy)
 
 
 def judge(evidence: Evidence) -> list[Finding]:

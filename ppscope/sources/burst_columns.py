@@ -16,6 +16,7 @@ from ppscope.trace.source_lines import SourceLine, parse_line
 from ppscope.trace.spans import FURTHEST_NS, GPU_CLASSES
 from ppscope.trace.totals import KernelTotal
 from ppscope.trace.verdicts import StepResult
+from ppscope.trace.windows import work_windows
 
 MOST_SPANS = 40_000
 MOST_STEPS = 4_000
@@ -35,7 +36,7 @@ def rank_record(
     spans = analysis.spans
     host, host_dropped = _host(analysis, start_ns)
     gpu, joined_ns, gpu_dropped = _gpu(analysis, start_ns)
-    busy, communication = _shares(analysis, run.window_ns)
+    busy, communication = _shares(analysis, run)
     kernels = analysis.kernels
     return BurstRank(
         burst=burst,
@@ -135,16 +136,16 @@ def _join(rows: Sequence[Gpu], gap_ns: int) -> list[Gpu]:
     return done
 
 
-def _shares(analysis: RankAnalysis, window_ns: tuple[int, int] | None) -> tuple[float | None, float | None]:
-    """Busy and communicating shares of the common window; None without GPU work or window, or where some of that work was lost."""
-    window_ns = window_ns or analysis.window_ns
-    worked = analysis.kernels.total or analysis.memory_operations
-    if window_ns is None or window_ns[1] <= window_ns[0] or not worked or analysis.gpu_lost:
+def _shares(analysis: RankAnalysis, run: Run) -> tuple[float | None, float | None]:
+    """Busy and communicating shares of the time in which requests ran; None without GPU work, or where some of that work was lost."""
+    windows = run.work_ns
+    window_ns = run.window_ns or analysis.window_ns
+    if window_ns is not None and (not windows or analysis.identity.dp != run.ranks[0].identity.dp):
+        windows = work_windows([analysis], window_ns)
+    if not windows or not (analysis.kernels.total or analysis.memory_operations) or analysis.gpu_lost:
         return None, None
-    length_ns = window_ns[1] - window_ns[0]
-    busy_ns = analysis.busy.total_ns(window_ns)
-    active_ns = merged(analysis.busy, analysis.communication).total_ns(window_ns)
-    return busy_ns / length_ns, (active_ns - busy_ns) / length_ns
+    busy = analysis.busy.share(windows)
+    return busy, merged(analysis.busy, analysis.communication).share(windows) - busy
 
 
 def _step(analysis: RankAnalysis, result: StepResult, offset_ns: int) -> BurstStep:

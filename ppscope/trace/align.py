@@ -16,6 +16,7 @@ import msgspec
 from ppscope.trace.analyse import RankAnalysis
 from ppscope.trace.identity import run_name
 from ppscope.trace.verdicts import StepResult
+from ppscope.trace.windows import Window, work_windows
 
 SKEW_NS = 200_000
 """Less than this between hosts is taken for the time of a transfer."""
@@ -25,6 +26,7 @@ _SHIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)
 
 class Run(msgspec.Struct):
     """The ranks of one profile. `window_ns` is what all of them recorded, on the wall clock; None when there is no such time.
+    `work_ns` are the parts of it in which requests ran.
 
     `stages` maps a pipeline stage to its ranks' indices; empty when no file says its stage.
     """
@@ -33,6 +35,7 @@ class Run(msgspec.Struct):
     ranks: list[RankAnalysis]
     stages: dict[int, list[int]]
     window_ns: tuple[int, int] | None
+    work_ns: tuple[Window, ...] = ()
 
 
 def group_runs(analyses: list[RankAnalysis]) -> list[Run]:
@@ -81,7 +84,9 @@ def _make_run(ranks: list[RankAnalysis]) -> Run:
         if analysis.identity.stage is not None and analysis.identity.dp in (None, ranks[0].identity.dp):
             stages.setdefault(analysis.identity.stage, []).append(index)
     _correct_clocks(ranks, stages)
-    return Run(_name(ranks), ranks, stages, _common_window(ranks))
+    window_ns = _common_window(ranks)
+    firsts = [ranks[indices[0]] for indices in stages.values()] or ranks
+    return Run(_name(ranks), ranks, stages, window_ns, work_windows(firsts, window_ns) if window_ns else ())
 
 
 def _name(ranks: list[RankAnalysis]) -> str:
@@ -167,6 +172,7 @@ def _shift(analysis: RankAnalysis, offset_ns: int) -> None:
     analysis.clock_offset_ns = offset_ns
     analysis.busy = analysis.busy.shifted(offset_ns)
     analysis.communication = analysis.communication.shifted(offset_ns)
+    analysis.collective = analysis.collective.shifted(offset_ns)
     if analysis.window_ns is not None:
         analysis.window_ns = (analysis.window_ns[0] + offset_ns, analysis.window_ns[1] + offset_ns)
     spans = analysis.spans

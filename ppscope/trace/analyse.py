@@ -11,7 +11,7 @@ from ppscope.trace.callers import Caller, find_callers
 from ppscope.trace.identity import Identity, identify
 from ppscope.trace.intervals import Intervals
 from ppscope.trace.launches import NONE, Launches, Origin
-from ppscope.trace.names import CallKind
+from ppscope.trace.names import CallKind, is_collective
 from ppscope.trace.reader import RankTrace, read_trace
 from ppscope.trace.source import Progress
 from ppscope.trace.spans import RankSpans, export_spans
@@ -67,9 +67,10 @@ class EagerLaunch(msgspec.Struct, gc=False):
 class RankAnalysis(msgspec.Struct, gc=False):
     """What one file says.
 
-    `busy` and `communication` are intervals and `window_ns` the recorded window (None for a file without events), in nanoseconds
-    of wall time. `clock_offset_ns` was added to bring this rank's host onto the run's clock, 0 on one host. `rows` holds eager
-    launches: at most MAX_ROWS that are out of place (`unexpected` counts all of them), and MAX_NORMAL_ROWS that are normal beside a replay.
+    `busy`, `communication` and `collective` (of it what stays within a stage) are intervals and `window_ns` the recorded window (None
+    for a file without events), in nanoseconds of wall time. `clock_offset_ns` was added to bring this rank's host onto the run's clock,
+    0 on one host. `rows` holds eager launches: at most MAX_ROWS that are out of place (`unexpected` counts all of them), and
+    MAX_NORMAL_ROWS that are normal beside a replay.
     `totals` sums up all GPU work per kernel. `gpu_lost` is True where so much GPU work is missing that idle time proves nothing.
     """
 
@@ -90,6 +91,7 @@ class RankAnalysis(msgspec.Struct, gc=False):
     rows: list[EagerLaunch]
     busy: Intervals
     communication: Intervals
+    collective: Intervals
     window_ns: tuple[int, int] | None
     spans: RankSpans
     clock_offset_ns: int = 0
@@ -111,6 +113,7 @@ def analyse(trace: RankTrace) -> RankAnalysis:
     rows = _rows(launches, judged, order, unexpected[:MAX_ROWS], normal[:MAX_NORMAL_ROWS])
     odd = set(unexpected)
     gpu = trace.gpu
+    collective = [is_collective(name) for name in trace.names]
     talking = bytes(launches.communicates(index) for index in range(len(gpu)))
     counts = [launches.origin.count(origin) for origin in (Origin.REPLAYED, Origin.EAGER, Origin.UNKNOWN)]
     recorded = sum(launches.recorded)
@@ -137,6 +140,7 @@ def analyse(trace: RankTrace) -> RankAnalysis:
         rows=rows,
         busy=_intervals(trace, (index for index in order if not talking[index])),
         communication=_intervals(trace, (index for index in order if talking[index])),
+        collective=_intervals(trace, (index for index in order if talking[index] and collective[gpu.name[index]])),
         window_ns=None if window_ns is None else (window_ns[0] + trace.base_ns, window_ns[1] + trace.base_ns),
         spans=export_spans(launches, judged, order, odd),
         totals=kernel_totals(launches, judged.step_of_gpu, order, odd),

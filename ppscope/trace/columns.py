@@ -175,6 +175,8 @@ class ColumnBuilder:
         names = self.names
         start_ns = _nanoseconds([event.ts for event in group])
         duration_ns = _nanoseconds([event.dur for event in group])
+        if min(duration_ns) < 0:
+            raise ValueError
         found = [event.args or _NO_ARGUMENTS for event in group]
         correlation = array("q", [arguments.correlation for arguments in found])
         columns.start_ns.extend(start_ns)
@@ -222,11 +224,11 @@ class ColumnBuilder:
 
     def _recording(self, event: Event) -> None:
         try:
-            start_ns, end_ns = round(event.ts * 1000), round((event.ts + event.dur) * 1000)
+            start_ns, length_ns = _nanoseconds([event.ts, event.dur])
         except (OverflowError, ValueError):
             self.dropped_events += 1
             return
-        self.recording_ns = (start_ns, end_ns)
+        self.recording_ns = (start_ns, start_ns + max(length_ns, 0))
 
 
 _NO_ARGUMENTS = Arguments()

@@ -10,22 +10,18 @@ from ppscope.trace.align import Run
 from ppscope.trace.analyse import EagerLaunch, RankAnalysis
 from ppscope.trace.bubble import Bubble
 from ppscope.trace.names import short_kernel_name
+from ppscope.trace.stage_findings import bubbles, imbalance
 from ppscope.trace.verdicts import StepResult
 from ppscope.views import Finding
 
-BUBBLE_FRACTION = 0.3
-IMBALANCE = 1.3
-SERIAL_SHARE = 0.7
 _LINES = 5
-_FEW_STEPS = 3
-_FEW_INTERVALS = 100
 
 
 def run_findings(run: Run, bubble: Bubble | None, graphs_expected: bool | None = None) -> list[Finding]:
     """The findings of one run, gravest first. `graphs_expected` is what the server resolved for decode, None when nobody knows."""
     found = [_eager_decode(run, graphs_expected), _eager_leak(run)]
-    if bubble is not None and _saw_enough(run):
-        found += [_bubbles(run, bubble), _imbalance(bubble)]
+    if bubble is not None:
+        found += [bubbles(run, bubble), imbalance(run, bubble)]
     return [finding for finding in found if finding is not None]
 
 
@@ -180,88 +176,3 @@ def _lines(rows: list[EagerLaunch]) -> list[str]:
     if len(counted) > _LINES:
         lines.append(f"and {len(counted) - _LINES} other kernels")
     return lines
-
-
-def _saw_enough(run: Run) -> bool:
-    """True when the common window holds several steps of every stage: one passing batch leaves every pipeline mostly empty."""
-    start_ns, end_ns = run.window_ns or (0, 0)
-    for indices in run.stages.values():
-        rank = run.ranks[indices[0]]
-        shift_ns = rank.base_ns + rank.clock_offset_ns
-        inside = [
-            step
-            for step in rank.steps
-            if step.gpu_start_ns is not None
-            and step.gpu_end_ns is not None
-            and step.gpu_start_ns + shift_ns < end_ns
-            and step.gpu_end_ns + shift_ns > start_ns
-        ]
-        # SGLang up to 0.5.6 has no step spans.
-        if len(inside) < _FEW_STEPS and (rank.steps or len(rank.busy.start_ns) < _FEW_INTERVALS):
-            return False
-    return True
-
-
-def _bubbles(run: Run, bubble: Bubble) -> Finding | None:
-    if bubble.fraction < BUBBLE_FRACTION:
-        return None
-    stages = len(bubble.per_stage)
-    worked = sum(bubble.concurrency[1:])
-    alone = bubble.concurrency[1] / worked if worked else 0.0
-    sizes = [
-        step.step.batch_size
-        for rank in run.ranks
-        for step in rank.steps
-        if step.step.is_decode and step.step.batch_size
-    ]
-    largest = max(sizes, default=None)
-    evidence = [
-        f"over {bubble.window_us / 1000:.1f} ms that all {stages} stages recorded, they were busy {share(1 - bubble.fraction)} of the time",
-        f"while anything ran, one stage ran alone {share(alone)} of the time",
-        *(
-            f"stage {load.stage}: busy {share(load.busy_fraction)}, waiting in communication {share(load.communication_fraction)},"
-            f" idle {share(load.idle_fraction)}"
-            for load in bubble.per_stage[:_LINES]
-        ),
-    ]
-    severity = "medium"
-    remedy = "Keep more micro-batches in flight: look at how many requests run, and at --pp-async-batch-depth for the last stage's overlap."
-    if largest == 1:
-        # One request a step cannot be split further: no flag fills the pipeline.
-        severity = "info"
-        remedy = f"Send more requests at a time: with one request in a step, {stages} stages need {stages} of them."
-    elif largest is not None and alone >= SERIAL_SHARE:
-        each = -(-largest // stages)
-        evidence.append(f"decode steps hold up to {largest} requests")
-        remedy = (
-            f"Spread the requests over the slots: --pp-max-micro-batch-size {each} (caps running requests at {each} × the number of slots);"
-            " it can be tried live through /set_internal_state."
-        )
-    return Finding(
-        id="pipeline.bubbles",
-        severity=severity,
-        stage=None,
-        summary=f"the pipeline's stages stand still {share(bubble.fraction)} of the time",
-        evidence=tuple(evidence),
-        remedy=remedy,
-        provenance="exact",
-    )
-
-
-def _imbalance(bubble: Bubble) -> Finding | None:
-    mean = sum(load.busy_fraction for load in bubble.per_stage) / len(bubble.per_stage)
-    worst = max(bubble.per_stage, key=lambda load: load.busy_fraction)
-    if worst.busy_fraction < IMBALANCE * mean:
-        return None
-    return Finding(
-        id="pipeline.imbalance",
-        severity="medium",
-        stage=worst.stage,
-        summary=f"stage {worst.stage} works {worst.busy_fraction / mean:.1f} times as long as the mean stage",
-        evidence=(
-            f"busy time over {bubble.window_us / 1000:.1f} ms: "
-            + ", ".join(f"stage {load.stage} {share(load.busy_fraction)}" for load in bubble.per_stage),
-        ),
-        remedy="Move layers away from it: SGLANG_PP_LAYER_PARTITION sets the number of layers of each stage (needs a restart).",
-        provenance="exact",
-    )

@@ -31,6 +31,10 @@ class Intervals(msgspec.Struct, gc=False):
                 end_ns[-1] = last_ns = end
         return Intervals(start_ns, end_ns)
 
+    def share(self, windows: Sequence[tuple[int, int]]) -> float:
+        """The share of several windows that is covered, 0–1."""
+        return sum(map(self.total_ns, windows)) / sum(end - start for start, end in windows)
+
     def total_ns(self, window: tuple[int, int]) -> int:
         """The time covered inside the window."""
         start_ns, end_ns = window
@@ -53,6 +57,8 @@ class Intervals(msgspec.Struct, gc=False):
 
 def merged(one: Intervals, other: Intervals) -> Intervals:
     """The union of two sets."""
+    if not one.start_ns or not other.start_ns:
+        return one if one.start_ns else other
     pairs = [*zip(one.start_ns, one.end_ns, strict=True), *zip(other.start_ns, other.end_ns, strict=True)]
     return Intervals.union(sorted(pairs))
 

@@ -64,7 +64,8 @@ _COMMUNICATION = re.compile(
     r"|multimem_(?:all|one)|quickreduce|quick_reduce",
     re.IGNORECASE,
 )
-_POINT_TO_POINT = re.compile(r"SendRecv|nccl.*(?:Send|Recv)", re.IGNORECASE)
+# NCCL from 2.19 on and RCCL run what they do not specialise in kernels of this name, send and receive among it.
+_NOT_COLLECTIVE = re.compile(r"SendRecv|nccl.*(?:Send|Recv|Generic)", re.IGNORECASE)
 
 
 @lru_cache(maxsize=4096)
@@ -81,9 +82,9 @@ def is_communication(kernel: str) -> bool:
     return _COMMUNICATION.search(kernel) is not None
 
 
-def is_point_to_point(kernel: str) -> bool:
-    """True for send and receive kernels, what pipeline stages use between each other."""
-    return _POINT_TO_POINT.search(kernel) is not None
+def is_collective(kernel: str) -> bool:
+    """True for communication that stays within a stage, among its tensor or expert ranks; stages send and receive between each other."""
+    return is_communication(kernel) and _NOT_COLLECTIVE.search(kernel) is None
 
 
 def short_kernel_name(kernel: str) -> str:

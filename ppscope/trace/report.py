@@ -129,7 +129,7 @@ def _bubble(bubble: Bubble | None) -> dict[str, Any] | None:
     return {
         "fraction": bubble.fraction,
         "per_stage": [
-            {**msgspec.to_builtins(load), "bubble_fraction": 1 - load.busy_fraction} for load in bubble.per_stage
+            {**msgspec.to_builtins(load), "bubble_fraction": 1 - load.working_fraction} for load in bubble.per_stage
         ],
         "critical_stage": bubble.critical_stage,
         "concurrency": bubble.concurrency,

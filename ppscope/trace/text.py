@@ -11,8 +11,8 @@ from ppscope.figures import UNKNOWN, held, loose, share
 from ppscope.trace.align import Run
 from ppscope.trace.analyse import RankAnalysis
 from ppscope.trace.bubble import Bubble
-from ppscope.trace.findings import BUBBLE_FRACTION
 from ppscope.trace.report import TraceReport
+from ppscope.trace.stage_findings import BUBBLE_FRACTION
 from ppscope.trace.verdicts import LARGE_LEAK_SHARE, many_beside
 from ppscope.views import Finding
 
@@ -35,8 +35,15 @@ def render(report: TraceReport) -> str:
 
 
 def _nothing(report: TraceReport) -> str:
-    if not any(rank.kernels.total for run in report.runs for rank in run.ranks):
+    ranks = [rank for run in report.runs for rank in run.ranks]
+    if not any(rank.kernels.total for rank in ranks):
         return "No kernels in these files: steps and host spans only, nothing can be said about graphs and bubbles."
+    if not any(step.step.is_decode and step.verdict != "unknown" for rank in ranks for step in rank.steps):
+        eager, graphs = sum(rank.kernels.eager for rank in ranks), sum(rank.launches.graph for rank in ranks)
+        return (
+            f"No decode step can be told in these files, so nothing is known of its graphs: {eager} kernels were launched one by one,"
+            f" {graphs} graphs. {_no_bubble(report)}"
+        )
     return f"Nothing found: no eager launch where a replay was expected. {_no_bubble(report)}"
 
 
@@ -171,13 +178,16 @@ def _bubble(bubble: Bubble) -> list[str]:
     ]
     for load in bubble.per_stage:
         busy = round(load.busy_fraction * _BAR)
-        waiting = min(round(load.communication_fraction * _BAR), _BAR - busy)
-        bar = "█" * busy + "▒" * waiting + "·" * (_BAR - busy - waiting)
+        collective = min(round(load.collective_fraction * _BAR), _BAR - busy)
+        waiting = min(round(load.communication_fraction * _BAR), _BAR - busy - collective)
+        bar = "█" * busy + "▓" * collective + "▒" * waiting + "·" * (_BAR - busy - collective - waiting)
         parts = (("busy", load.busy_fraction), ("waiting", load.communication_fraction), ("idle", load.idle_fraction))
         shares = "  ".join(f"{name} {share(part, 1):>7}" for name, part in parts)
         lines.append(f"{'PP' + str(load.stage):>10}  {bar} {shares}")
+        if collective:
+            lines.append(f"{'':>10}  ▓ in collectives among its own ranks {share(load.collective_fraction, 1)}")
     shares = "  ".join(f"{count}: {share(part)}" for count, part in enumerate(bubble.concurrency))
-    return [*lines, f"{'':>10}  stages busy at once  {shares}"]
+    return [*lines, f"{'':>10}  stages at work at once  {shares}"]
 
 
 def _finding(finding: Finding) -> list[str]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from difflib import SequenceMatcher
+from functools import reduce
+from operator import and_
 from statistics import median
 
 import msgspec
@@ -181,26 +183,31 @@ def _find_leaks(
 ) -> list[tuple[str, int]] | None:
     """Marks the launches beyond the baseline; returns the largest group's baseline."""
     groups: dict[tuple[str | None, int | None], list[int]] = {}
+    counted: dict[int, Counter[str]] = {}
     for index, result in enumerate(results):
         if result.graph_launches and not result.step.is_prefill and result.step.mode != "IDLE":
             groups.setdefault((result.step.mode, result.step.batch_size), []).append(index)
-    small: dict[str | None, list[int]] = {}
-    for key in [key for key, held in groups.items() if len(held) < BASELINE_STEPS]:
-        small.setdefault(key[0], []).extend(groups.pop(key))
-    judged = [(held, held) for held in groups.values()]
-    for mode, held in small.items():
-        # Batch sizes seen too seldom to know alone are judged by all steps of their mode.
-        every = held + [index for key, others in groups.items() if key[0] == mode for index in others]
-        judged.append((held, every))
+            counted[index] = Counter(names[at] for at in sequences[index] if at != NONE)
     largest: list[tuple[str, int]] | None = None
-    for held, every in judged:
+    by_mode: dict[str | None, tuple[Counter[str], list[str]]] = {}
+    for (mode, _), held in groups.items():
+        few = len(held) < BASELINE_STEPS
+        # Batch sizes seen too seldom to know alone are judged by all steps of their mode.
+        every = [index for key, others in groups.items() if key[0] == mode for index in others] if few else held
         if len(every) < BASELINE_STEPS:
             continue
-        counted = [Counter(names[at] for at in sequences[index] if at != NONE) for index in every]
-        normal = _baseline(counted)
-        reference = _reference([sequences[index] for index in every], names, normal)
+        found = by_mode.get(mode) if few else None
+        if found is None:
+            normal = _baseline([counted[index] for index in every])
+            found = normal, _reference([sequences[index] for index in every], names, normal)
+            if few:
+                by_mode[mode] = found
+        normal, reference = found
+        # What every step of a size launches belongs to the size: SGLang clears what it pads up to a captured one, beside the graph
+        # (cuda_graph_runner.py 289 in 0.5.11).
+        allowed = normal | reduce(and_, (counted[index] for index in held)) if few else normal
         for index in held:
-            results[index].leaks = _extra(sequences[index], names, normal, reference)
+            results[index].leaks = _extra(sequences[index], names, allowed, reference)
         if largest is None or len(normal) > len(largest):
             largest = sorted(normal.items())
     return largest

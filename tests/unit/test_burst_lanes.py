@@ -256,6 +256,25 @@ def test_what_a_live_finding_explains_is_not_found_a_second_time() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("live", "found"),
+    [
+        (
+            [msgspec.structs.replace(BUBBLES, remedy="by slots", provenance="sampled")],
+            [("pipeline.bubbles", "by slots")],
+        ),
+        ([msgspec.structs.replace(BUBBLES, id="pipeline.serial")], [("pipeline.serial", "r")]),
+        ([msgspec.structs.replace(BUBBLES, id="load.too_few_requests")], [("load.too_few_requests", "r")]),
+        ([msgspec.structs.replace(BUBBLES, id="host.cpu_bound")], [("host.cpu_bound", "r"), ("pipeline.bubbles", "r")]),
+        ([], [("pipeline.bubbles", "r")]),
+    ],
+)
+def test_what_to_change_in_a_pipeline_is_told_by_who_knows_its_slots(
+    live: list[Finding], found: list[tuple[str, str]]
+) -> None:
+    assert [(finding.id, finding.remedy) for finding in merge(live, [BUBBLES])] == found
+
+
 def test_busy_is_the_mean_of_the_ranks_of_a_stage_for_a_while() -> None:
     state = BurstState(STYLES)
     state.add_rank(rank(busy_fraction=0.2))

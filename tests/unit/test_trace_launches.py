@@ -121,12 +121,41 @@ def test_a_baseline_needs_enough_steps(steps: int, tmp_path: Path) -> None:
     assert found.unexpected == known
 
 
-def test_a_rare_batch_size_is_judged_by_its_mode(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rare", [1, 2, BASELINE_STEPS - 1])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_rare_batch_size_is_judged_by_its_mode_but_for_what_all_its_steps_launch(
+    padded: bool, rare: int, tmp_path: Path
+) -> None:
     trace = Trace()
-    for index in range(8):
-        replayed_step(trace, index * STEP_NS * 2, name=f"step[DECODE bs={4 if index else 5}]")
-    trace.eager("stray", 40 * US, 900 * US, US)
-    assert verdicts(analysed(trace, tmp_path)) == ["leak"] + ["replayed"] * 7
+    for index in range(12):
+        replayed_step(trace, index * STEP_NS * 2, name=f"step[DECODE bs={3 if index < rare else 4}]")
+        if padded and index < rare:
+            for place in (40 * US, 41 * US):
+                trace.eager("fill", index * STEP_NS * 2 + place, index * STEP_NS * 2 + 900 * US, US)
+    trace.eager("stray", 42 * US, 910 * US, US)
+    first = "leak" if rare > 1 else "replayed"
+    assert verdicts(analysed(trace, tmp_path)) == [first] + ["replayed"] * 11
+
+
+def test_batch_sizes_that_all_differ_have_their_launches_judged_by_none(tmp_path: Path) -> None:
+    trace = Trace()
+    for index in range(12):
+        replayed_step(trace, index * STEP_NS * 2, eager=2 + index % 3, name=f"step[DECODE bs={index + 1}]")
+    found = analysed(trace, tmp_path)
+    assert verdicts(found) == ["replayed"] * 12
+    assert found.baseline is not None
+
+
+def test_the_draft_models_prefill_is_a_prefill(tmp_path: Path) -> None:
+    trace = Trace()
+    for index in range(10):
+        replayed_step(trace, index * STEP_NS * 2, name="step[VERIFY bs=2]")
+    for index in range(10, 14):
+        trace.span("step[DRAFT bs=2 toks=900]", index * STEP_NS * 2, STEP_NS)
+        for launch in range(60):
+            at_ns = index * STEP_NS * 2 + (launch + 1) * US
+            trace.eager("gemm", at_ns, at_ns + 20 * US, US)
+    assert verdicts(analysed(trace, tmp_path)) == ["replayed"] * 10 + ["expected_eager"] * 4
 
 
 def test_many_launches_beside_every_graph_are_a_leak_even_when_normal(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ppscope.trace.names import CallKind, call_kind, is_communication, is_point_to_point, short_kernel_name
+from ppscope.trace.names import CallKind, call_kind, is_collective, is_communication, short_kernel_name
 from ppscope.trace.step_names import DECODE_LIKE, PREFILL_LIKE, StepFamily, parse_step
 
 
@@ -32,20 +32,21 @@ def test_calls(kind: CallKind | None, names: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "communicates", "peer_to_peer"),
+    ("name", "communicates", "within"),
     [
-        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", True, True),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", True, True),
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True, False),
-        ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)", True, False),
-        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<>()", True, False),
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", True, False),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", True, False),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", True, False),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True, True),
+        ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)", True, True),
+        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<>()", True, True),
         ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>()", False, False),
         ("void moe_align_block_size_kernel<int>()", False, False),
         ("_fwd_kernel_recv_nothing", False, False),
     ],
 )
-def test_communication_kernels(name: str, communicates: bool, peer_to_peer: bool) -> None:
-    assert (is_communication(name), is_point_to_point(name)) == (communicates, peer_to_peer)
+def test_communication_kernels(name: str, communicates: bool, within: bool) -> None:
+    assert (is_communication(name), is_collective(name)) == (communicates, within)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,8 @@ def test_communication_kernels(name: str, communicates: bool, peer_to_peer: bool
         ("step[EXTEND bs=15 toks=15360]", StepFamily.SGLANG_STEP, "EXTEND", 15),
         ("step[VERIFY bs=4 g_sq=8 c_sq=0 forward_id=77]", StepFamily.SGLANG_STEP, "VERIFY", 4),
         ("step[TARGET_VERIFY bs=2]", StepFamily.SGLANG_STEP, "TARGET_VERIFY", 2),
+        ("step[DRAFT bs=2]", StepFamily.SGLANG_STEP, "DRAFT", 2),
+        ("step[DRAFT bs=2 toks=900]", StepFamily.SGLANG_STEP, "DRAFT_PREFILL", 2),
         ("step[IDLE bs=0]", StepFamily.SGLANG_STEP, "IDLE", 0),
         ("execute_context_1(888_788544)_generation_0(0)", StepFamily.VLLM_EXECUTE, "EXTEND", 1),
         (
