@@ -47,6 +47,7 @@ from ppscope.target.processes import find_servers, has_ended, resolve
 _TICK_S = 1.0
 _RESCAN_TICKS = 10
 _CANDIDATE_TICKS = 2
+_SCAN_REST = 30
 _CLOCK_TICKS = 30
 
 
@@ -84,6 +85,7 @@ class Collector:
         self._server: Server | None = None
         self._exit_seen = threading.Event()
         self._candidates: tuple[tuple[int, str], ...] | None = None
+        self._next_scan_ns = 0
 
     def emit(self, record: AnyRecord) -> None:
         """Take note of what the joins need and pass the record on."""
@@ -177,17 +179,28 @@ class Collector:
             return
         if has_ended(self._found.launcher_pid, self._found.launcher_started_ticks):
             first = self._say_gone(now)
-            if first or tick % _CANDIDATE_TICKS == 0:
+            if first or (tick % _CANDIDATE_TICKS == 0 and self._may_scan(now)):
                 self._look_for_successor(now)
+                self._scanned(now)
             return
         loading = self._server is not None and self._server.state == "loading"
-        if loading or self._exit_seen.is_set() or tick % _RESCAN_TICKS == 0:
+        if self._exit_seen.is_set() or (self._may_scan(now) and (loading or tick % _RESCAN_TICKS == 0)):
             self._exit_seen.clear()
             try:
                 self._found = resolve(self._found.launcher_pid)
             except AttachError:
                 return
+            finally:
+                self._scanned(now)
         self._announce(now)
+
+    def _may_scan(self, now: int) -> bool:
+        return now >= self._next_scan_ns
+
+    def _scanned(self, since_ns: int) -> None:
+        """A look at the whole process table may take a second where tens of thousands run: it takes a small share of the time at most."""
+        now = time.monotonic_ns()
+        self._next_scan_ns = now + _SCAN_REST * (now - since_ns)
 
     def _say_gone(self, now: int) -> bool:
         """Tell the sources that the server is over: its port may be somebody else's by now, who is not to be asked, nor sent a key."""

@@ -90,12 +90,13 @@ class SettingsState:
         version = version_of(server)
         if server is None or server.pp_size < 2 or version is None:
             return None
+        stages = max(server.pp_size, self.integer("pp_size") or 0)  # of an Engine only this node's titles are known
         if version < _ASYNC_SINCE:
-            return server.pp_size
+            return stages
         depth = self.integer("pp_async_batch_depth")
         if depth is None and (self.requested is None and self.resolved is None):
             return None
-        return server.pp_size + (depth or 0)
+        return stages + (depth or 0)
 
     def _recent(self, now_ns: int) -> list[Metric]:
         return [metric for metric in self._metrics if now_ns - metric.at_ns <= _WINDOW_NS]

@@ -36,6 +36,19 @@ def _user_of(pid: int) -> int | None:
     return None
 
 
+def _own_number(pid: int, uid: int) -> int:
+    """The number that a process in a user namespace (rootless containers) knows its user by; ours where it has none of its own."""
+    try:
+        with open(f"/proc/{pid}/uid_map", encoding="ascii") as file:
+            for line in file:
+                inside, outside, count = map(int, line.split())
+                if outside <= uid < outside + count:
+                    return inside + uid - outside
+    except (OSError, ValueError):
+        pass
+    return uid
+
+
 def _walk(root: str, parts: tuple[str, ...]) -> int:
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in parts:
@@ -55,7 +68,7 @@ def open_folder(rank: Rank, parts: tuple[str, ...] = SHM, root: str | None = Non
     uid = _user_of(rank.pid)
     if uid is None:
         raise NoProbeError
-    name = layout.FOLDER.format(uid=uid)
+    name = layout.FOLDER.format(uid=_own_number(rank.pid, uid))
     where = "/" + "/".join((*parts, name))
     try:
         folder = _walk(root or f"/proc/{rank.pid}/root", (*parts, name))

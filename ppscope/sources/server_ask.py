@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from ppscope.records import Settings
-from ppscope.sources.server_http import JSON_LIMIT, HttpError
+from ppscope.sources.server_http import HttpError
 from ppscope.sources.server_load import from_server_info
 from ppscope.sources.server_worker import Desk, Worker
 from ppscope.target.server_info import resolved_settings
@@ -16,6 +16,8 @@ ALIVE_EVERY_S = 5.0
 LOADING_EVERY_S = 1.0
 INFO_READ_S = 20.0
 """`/server_info` goes through the scheduler, which answers nothing while it exports a trace or hangs."""
+INFO_LIMIT = 8 << 20
+"""Each data-parallel rank's state repeats nearly all settings, 20 kB in 0.5.23."""
 INFO_SLOW_S = 2.0
 INFO_RETRY_S = (5.0, 30.0, 60.0, 120.0, 300.0)
 """An abandoned request stays queued in the server, so asking again is rare."""
@@ -54,7 +56,7 @@ class InfoWorker(Worker):
         try:
             again = self._read()
         except HttpError as error:
-            again = True
+            again = error.kind != "too_large"  # the next answer would be as long
             self.trouble = (f"/server_info: {error}", "")
         self.changed()
         if not again:
@@ -76,7 +78,7 @@ class InfoWorker(Worker):
             if reply.status != 200:
                 self.trouble = (f"/server_info answered {reply.status}", "")
                 return reply.status != 404
-            answer = reply.json(JSON_LIMIT)
+            answer = reply.json(INFO_LIMIT)
         at_ns = time.monotonic_ns()
         values = resolved_settings(answer)
         if not values or not isinstance(answer, dict):

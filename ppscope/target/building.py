@@ -36,9 +36,13 @@ def build(tree: Tree, launcher: int, kind: str) -> Found | None:
     arguments = over(parse_arguments(configured), arguments_of(argv)) if ours else _of_script(argv)
     members = tree.members(launcher)
     ranks, others = _ranks(tree, members)
+    loading = tree.untitled_children(launcher)
+    embedded = kind == "engine"
+    if embedded and not loading:
+        arguments = _on_node(arguments, ranks)
     facts: list[Fact] = []
     placement = _placement(arguments, ranks, facts)
-    if kind != "engine" and placement.nnodes > 1 and placement.node_rank > 0:
+    if placement.nnodes > 1 and placement.node_rank > 0:
         kind = "node"
     rank_env = {rank.key: rank_environment(proc.environ(rank.pid) or {}) for rank in ranks}
     emulated = "PPSCOPE_EMULATED_GPUS" in (environ or {})
@@ -46,10 +50,9 @@ def build(tree: Tree, launcher: int, kind: str) -> Found | None:
     gpus = map_gpus(ranks, placement, environ or {}, device=device, rank_env=rank_env)
     ranks = tuple(msgspec.structs.replace(rank, gpu=gpus.get(rank.key)) for rank in ranks)
     workers = [pid for pid in members if tree.titles[pid].kind == "tokenizer_worker"]
-    located = locate_port(proc, [launcher, *workers], arguments.host, arguments.port, default=kind != "engine")
+    located = locate_port(proc, [launcher, *workers], arguments.host, arguments.port, default=not embedded)
     facts += _port_facts(located)
-    loading = tree.untitled_children(launcher)
-    state = _state(kind, ranks, placement, located.check, len(loading))
+    state = _state(ranks, placement, located.check, spawning=embedded and bool(loading))
     if loading:
         facts.append(Fact("untitled_children", len(loading), "cmdline"))
     installed = find_installed(
@@ -115,6 +118,15 @@ def _of_script(argv: tuple[str, ...]) -> LaunchArguments:
     return LaunchArguments(model=found.model)
 
 
+def _on_node(arguments: LaunchArguments, ranks: tuple[Rank, ...]) -> LaunchArguments:
+    """Of an Engine whose lowest stage or tensor rank is not the first: it is on a node behind the first, each with as many ranks."""
+    for numbers in ({rank.key.pp for rank in ranks}, {rank.key.tp for rank in ranks}):
+        lowest, held = min(numbers, default=0), len(numbers)
+        if lowest and lowest % held == 0:
+            return arguments._replace(nnodes=lowest // held + 1, node_rank=lowest // held)
+    return arguments
+
+
 def _ranks(tree: Tree, members: list[int]) -> tuple[tuple[Rank, ...], tuple[tuple[int, str], ...]]:
     ranks: dict[RankKey, Rank] = {}
     others: list[tuple[int, str]] = []
@@ -155,6 +167,8 @@ def _placement(arguments: LaunchArguments, ranks: tuple[Rank, ...], facts: list[
         "tp_size": max((rank.key.tp for rank in ranks), default=-1) + 1,
         "dp_size": max((rank.key.dp for rank in ranks), default=-1) + 1,
     }
+    if asked["dp_size"] is None and len({rank.key.dp for rank in ranks}) == 1:
+        seen["dp_size"] = 1  # one of several servers that a router started: SGLANG_DP_RANK numbers them
     sizes: dict[str, int] = {}
     for name, value in asked.items():
         sizes[name] = max(value or 1, seen[name], 1)
@@ -201,13 +215,13 @@ def _port_facts(located: Located) -> list[Fact]:
     return facts
 
 
-def _state(kind: str, ranks: tuple[Rank, ...], placement: Placement, check: PortCheck | None, untitled: int) -> str:
-    """`serving` once every rank of this node has its title and the port, where there is one, is open."""
-    if not ranks:
+def _state(ranks: tuple[Rank, ...], placement: Placement, check: PortCheck | None, *, spawning: bool) -> str:
+    """`serving` once every rank of this node has its title and the port, where there is one, is open.
+
+    `spawning` says that children without a title may still become ranks, where nothing else says how many there will be.
+    """
+    if not ranks or spawning:
         return "loading"
-    if kind == "engine":
-        complete = placement.pp_size * placement.tp_size * (1 if placement.dp_attention else placement.dp_size)
-        return "serving" if len(ranks) >= complete and not untitled else "loading"
     if len(ranks) < placement.ranks_on_node or (check is not None and check.owned == "no"):
         return "loading"
     return "serving"

@@ -2,7 +2,8 @@
 
 Titles of 0.5.6 to 0.5.23: `sglang::scheduler` and a suffix `_DP1_PP0_ATTN_CP0_MOE_DP0_TP2_EP2` in which a part appears only
 when its size is above 1 (0.5.23 managers/scheduler.py 6279-6294), `sglang::detokenizer`, `sglang::detokenizer_router`,
-`sglang::tokenizer_worker:PID` and `sglang::data_parallel_controller`.
+`sglang::tokenizer_worker:PID` and `sglang::data_parallel_controller`. A launcher has one where another program starts several
+servers: `sglang::server` (sglang_router's launch_server.py, one for each replica).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from ppscope.records import RankKey
 
 PREFIX = "sglang::"
+LAUNCHER = "sglang::server"
 COMM_LENGTH = 15
 """The kernel cuts a process name to this many bytes."""
 

@@ -14,7 +14,7 @@ from ppscope.target.commands import (
     launcher_kind,
 )
 from ppscope.target.procfs import Proc, Stat
-from ppscope.target.titles import PREFIX, Title, parse_title
+from ppscope.target.titles import LAUNCHER, PREFIX, Title, parse_title
 
 
 class Tree:
@@ -28,6 +28,7 @@ class Tree:
         self.titles: dict[int, Title] = {}
         self.launchers: dict[int, str] = {}
         """pid → `launch_server` or `serve`."""
+        self._titled_launchers: set[int] = set()
         for pid in proc.pids():
             argv = proc.argv(pid)
             stat = proc.stat(pid)
@@ -40,7 +41,9 @@ class Tree:
                 continue
             # with an unreadable or empty command line the kernel's own 15 bytes of name are left
             title = parse_title(argv[0] if argv else stat.comm)
-            if title is not None:
+            if title is not None and title.text == LAUNCHER:
+                self._titled_launchers.add(pid)
+            elif title is not None:
                 self.titles[pid] = title
             elif kind := launcher_kind(argv):
                 self.launchers[pid] = kind
@@ -71,7 +74,7 @@ class Tree:
         return out
 
     def owner(self, pid: int) -> int | None:
-        """The launcher of a titled process: the nearest ancestor without a title of SGLang's; None for an orphan.
+        """The launcher of a titled process: the nearest ancestor without a title of SGLang's children; None for an orphan.
 
         Schedulers are children of the launcher, or of the DP controller (up to 0.5.15), which has its title before it spawns any.
         """
@@ -82,12 +85,12 @@ class Tree:
         return None
 
     def _copies_title(self, pid: int) -> bool:
-        argv = self.argv.get(pid)
+        argv = () if pid in self._titled_launchers else self.argv.get(pid)
         return bool(argv) and argv is not None and argv[0].startswith(PREFIX)
 
     def _may_launch(self, pid: int) -> bool:
         """Pid 1 and session managers inherit orphans; in a container pid 1 may be the launcher itself."""
-        if pid in self.launchers:
+        if pid in self.launchers or pid in self._titled_launchers:
             return True
         return self.stats[pid].state not in "ZX" and self.is_python(pid)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +18,11 @@ from hypothesis import strategies as st
 from ppscope.probe import layout
 from ppscope.probe import ring as probe_ring
 from ppscope.probe.ring import Ring, name_of, open_folder, pid_namespace, started_ticks, sweep
-from ppscope.sources.probe_folder import RefusedError
+from ppscope.sources.probe_folder import NoProbeError, RefusedError
+from ppscope.sources.probe_folder import open_folder as open_reading
 from ppscope.sources.probe_ring import RingReader
 from tests.shared import ROOT
-from tests.unit.probe_tools import KEY, reader, rows
+from tests.unit.probe_tools import KEY, reader, rows, this_rank
 from tests.unit.tiny_http import eventually
 
 LATER = 1 << 62
@@ -146,6 +148,25 @@ def test_another_users_ring_is_refused_politely(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(RefusedError, match=f"belong to user {mine}, this is user {mine + 1}") as refused:
         reader(tmp_path)
     assert "as the server's user" in refused.value.remedy
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")
+def test_the_folder_of_a_rootless_container_has_the_number_its_user_has_inside(tmp_path: Path) -> None:
+    inside = subprocess.Popen(["unshare", "--user", "sleep", "60"])
+    try:
+        mapping = Path(f"/proc/{inside.pid}/uid_map")
+        if not eventually(lambda: Path(f"/proc/{inside.pid}/comm").read_text() == "sleep\n"):
+            pytest.skip("no user namespaces here")
+        mapping.write_text("7 0 1\n")
+        private = tmp_path / layout.FOLDER.format(uid=7)
+        private.mkdir(mode=0o700)
+        os.close(open_reading(this_rank(inside.pid), (), str(tmp_path)))
+        private.rename(tmp_path / layout.FOLDER.format(uid=0))
+        with pytest.raises(NoProbeError):
+            open_reading(this_rank(inside.pid), (), str(tmp_path))
+    finally:
+        inside.kill()
+        inside.wait()
 
 
 @pytest.mark.parametrize("trap", ["link_folder", "link_file", "open_folder", "fifo"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -195,7 +196,7 @@ def test_a_server_info_that_hangs_is_degraded_and_the_rest_goes_on(
         (raw(b""), "closed"),
         (reply("[1, 2"), "not JSON"),
         (reply("[]"), "not what SGLang answers"),
-        (reply('{"x": "' + "y" * (2 << 20) + '"}'), "larger than 1 MB"),
+        (reply('{"x": "' + "y" * (9 << 20) + '"}'), "larger than 8 MB"),
     ],
     ids=["500", "garbage", "closed", "half", "not an object", "huge"],
 )
@@ -205,6 +206,24 @@ def test_a_server_info_gone_wrong_is_one_line_of_status(watch: Watch, answer: An
         assert watched.wait_for("http", "degraded", words).message.startswith("/server_info")
         watched.wait_for("metrics", "ok")
         assert not any(isinstance(r, Settings) for r in watched.records)
+
+
+@pytest.mark.parametrize(("state_kb", "asked"), [(20, 1), (200, 1)])
+def test_the_settings_of_many_data_parallel_ranks_are_read_and_too_many_are_not_asked_for_again(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, state_kb: int, asked: int
+) -> None:
+    """Each rank's state repeats them: 64 of 20 kB (0.5.23)."""
+    monkeypatch.setattr("ppscope.sources.server_ask.INFO_RETRY_S", (0.05,))
+    state = {"x": "y" * (state_kb << 10)}
+    info = json.dumps({"version": "0.5.23", "pp_size": 2, "internal_states": [state] * 64})
+    with tiny_http(**healthy() | {"server_info": reply(info)}) as server:
+        watched = watch(server.port)
+        if state_kb == 20:
+            watched.wait_kind(Settings)
+        else:
+            watched.wait_for("http", "degraded", "larger than 8 MB")
+        time.sleep(0.5)
+        assert server.paths().count("/server_info") == asked
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from ppscope.collect import collector as collector_module
 from ppscope.collect.collector import Collector
-from ppscope.records import AnyRecord, Clock, Note, Server, ServerGone, SourceStatus
+from ppscope.records import AnyRecord, Clock, Note, RankExit, RankKey, Server, ServerGone, SourceStatus
 from ppscope.sources.base import Emit, Source
 from ppscope.target.found import Found
 from ppscope.target.processes import find_servers
@@ -129,6 +129,42 @@ def test_the_end_of_a_server_is_told_at_once_to_the_view_and_to_every_source(
     (gone,) = [record for record in writer.said if isinstance(record, ServerGone)]
     assert (told.launcher_pid, told.state) == (100, "gone") == (gone.launcher_pid, made[0].states[-1])
     assert made[0].states.count("gone") == 1
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_long_process_table_is_looked_through_seldom(gone: bool, old: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tens of thousands of processes take a second to read; a server that loads is looked at every second else."""
+    second = [0.0]
+    looks: list[float] = []
+
+    def look(*_: object) -> None:
+        looks.append(second[0])
+        second[0] += 0.5
+
+    def resolve(pid: int | None) -> Found:
+        look()
+        return replace(old, state="loading")
+
+    def others() -> list[Found]:
+        look()
+        return []
+
+    monkeypatch.setattr(time, "monotonic_ns", lambda: round(second[0] * 1e9))
+    monkeypatch.setattr(collector_module, "_sources", lambda *_: [])
+    monkeypatch.setattr(collector_module, "resolve", resolve)
+    monkeypatch.setattr(collector_module, "find_servers", others)
+    monkeypatch.setattr(collector_module, "has_ended", lambda pid, ticks: gone)
+    collector = Collector(Writer(), queue.Queue(), 50.0)  # type: ignore[arg-type]
+    collector.attach(100)
+    for tick in range(1, 61):
+        second[0] = max(second[0], float(tick))
+        collector._tick(tick)
+    assert 3 <= len(looks) <= 6
+    if not gone:
+        before = len(looks)
+        collector.emit(RankExit(RankKey(0, 0, 0), 101, 0, "gone"))
+        collector._tick(61)
+        assert len(looks) == before + 1, "but at once when a rank has ended"
 
 
 def test_schedulers_of_a_second_engine_are_told_of(old: Found, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,56 @@ def test_engines_in_spawned_children_are_servers_of_their_own(fake: FakeProc) ->
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("first", [0, 3])
+def test_the_servers_of_a_router_are_servers_of_their_own(fake: FakeProc, first: int) -> None:
+    """Each launcher calls itself `sglang::server`, and numbers its ranks by SGLANG_DP_RANK, of which it has but one."""
+    router = [PYTHON, "-m", "sglang_router.launch_server", "--model-path", "m", "--dp-size", "2", "--port", "30000"]
+    fake.add(
+        100, router, 900, env={}, exe="/usr/bin/python3.12", fds=["socket:[1]"], tcp=[listening(LOCALHOST, 30000, 1)]
+    )
+    for replica, pid in enumerate((200, 300), start=first):
+        port = 31000 + pid
+        tcp = [listening(LOCALHOST, port, pid)]
+        fake.add(pid, "sglang::server", 100, env={}, exe="/usr/bin/python3.12", fds=[f"socket:[{pid}]"], tcp=tcp)
+        for stage in range(4):
+            fake.add(pid + 1 + stage, f"sglang::scheduler{f'_DP{replica}' if replica else ''}_PP{stage}", pid)
+        fake.add(pid + 8, "sglang::server", pid)  # a child that it forked and that is no server
+    servers = find_servers(fake.root)
+    assert [(found.launcher_pid, found.port, len(found.ranks)) for found in servers] == [
+        (200, 31200, 4),
+        (300, 31300, 4),
+    ]
+    for found in servers:
+        assert (found.state, found.placement.pp_size, found.placement.dp_size) == ("serving", 4, 1)
+        assert found.others == ()
+    assert find_server(301, fake.root).launcher_pid == 300
+    with pytest.raises(AttachError, match="2 SGLang servers run under process 100"):
+        find_server(100, fake.root)
+
+
+@pytest.mark.parametrize(
+    ("titles", "kind", "sizes", "gpus"),
+    [
+        (["PP4", "PP5", "PP6", "PP7"], "node", (8, 1), [0, 1, 2, 3]),
+        (["PP0", "PP1", "PP2", "PP3"], "engine", (4, 1), [0, 1, 2, 3]),
+        (["TP8", "TP9", "TP10", "TP11", "TP12", "TP13", "TP14", "TP15"], "node", (1, 16), list(range(8))),
+        (["PP2_TP0", "PP2_TP1", "PP3_TP0", "PP3_TP1"], "node", (4, 2), [0, 1, 2, 3]),
+    ],
+)
+def test_the_nodes_of_an_engine_on_several_are_whole(
+    fake: FakeProc, titles: list[str], kind: str, sizes: tuple[int, int], gpus: list[int]
+) -> None:
+    env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    fake.add(100, [PYTHON, "run.py"], env=env, exe="/usr/bin/python3.12", fds=[])
+    for place, title in enumerate(titles):
+        fake.add(102 + place, f"sglang::scheduler_{title}", 100, maps=["/usr/lib/libcuda.so.550"])
+    found = find_server(100, fake.root)
+    assert (found.kind, found.state, (found.placement.pp_size, found.placement.tp_size)) == (kind, "serving", sizes)
+    assert [rank.gpu.index if rank.gpu else None for rank in found.ranks] == gpus
+    fake.add(150, [PYTHON, *SPAWN], 100)
+    assert find_server(100, fake.root).state == "loading", "one more may still take a title"
+
+
 @pytest.mark.parametrize("through_controller", [True, False])
 def test_schedulers_below_a_dp_controller_or_prelaunched_by_the_launcher(
     fake: FakeProc, through_controller: bool
