@@ -135,7 +135,7 @@ def _load_is_open(session: Session, now_ns: int, active: bool | None) -> bool:
     if active:
         return session.load.in_flight(now_ns) is not None and session.load.in_flight_most(now_ns) is None
     since = session.load.queued_since(now_ns)
-    return since is not None and now_ns - since < BLOCKED_S * 1e9
+    return session.load.queue_is_open(now_ns) if since is None else now_ns - since < BLOCKED_S * 1e9
 
 
 def _enough(found: Occupancy) -> bool:

@@ -90,14 +90,20 @@ class LoadState:
         return sum(recent) / len(recent)
 
     def _best(self, field: str, now_ns: int) -> tuple[float | int | None, str | None]:
-        for source in _TRUST_THROUGHPUT if field == "tokens_per_s" else _TRUST:
-            sample = self._whole.get(source)
-            if sample is None or now_ns - sample.at_ns > self._fresh_ns(source):
-                continue
-            value = getattr(sample, field)
-            if value is not None:
-                return value, source
-        return None, None
+        """The most trusted fresh reading; one that holds only because its page is dear gives way to what was said after it."""
+        readings = [
+            sample
+            for source in (_TRUST_THROUGHPUT if field == "tokens_per_s" else _TRUST)
+            if (sample := self._whole.get(source)) is not None
+            and getattr(sample, field) is not None
+            and now_ns - sample.at_ns <= self._fresh_ns(source)
+        ]
+        best = readings[0] if readings else None
+        if best is not None and _is_old(best, now_ns):
+            # Not to /server_info: it is read at any time, and its rate is that of the last line of the log.
+            later = (one for one in readings if one.at_ns > best.at_ns and one.source != "server_info")
+            best = next(later, best)
+        return (None, None) if best is None else (getattr(best, field), best.source)
 
     def _fresh_ns(self, source: str) -> int:
         """How long a reading of this source holds: of pages and lines until the next is overdue."""
@@ -163,9 +169,15 @@ class LoadState:
         return rate / size if rate and size else None
 
     def in_flight(self, now_ns: int) -> int | None:
-        """Open generation requests at the HTTP server; None where nothing fresh says it."""
-        value, _ = self._best("in_flight", now_ns)
-        return None if value is None else int(value)
+        """Open generation requests at the HTTP server; None where nothing fresh says it, or an old page none and the log tokens."""
+        value, source = self._best("in_flight", now_ns)
+        if value is None or source is None:
+            return None
+        if value == 0 and _is_old(self._whole[source], now_ns):
+            rate, said_by = self._best("tokens_per_s", now_ns)
+            if rate and said_by == "log":
+                return None
+        return int(value)
 
     def in_flight_most(self, now_ns: int) -> int | None:
         """The most open generation requests in any reading of the last seconds; None without enough of them."""
@@ -179,15 +191,24 @@ class LoadState:
         return max(recent) if len(recent) >= _READINGS else None
 
     def queued_since(self, now_ns: int) -> int | None:
-        """Since when every fresh reading of the queue has been above zero; None while one is not, or none is fresh."""
-        since = None
-        for sample in reversed(self.history):
-            if sample.queued is None:
-                continue
-            if sample.queued == 0 or (since is None and now_ns - sample.at_ns > self._fresh_ns(sample.source)):
-                break
-            since = sample.at_ns
-        return since
+        """Since when every fresh reading of the queue has been above zero; None while one is not, or none is fresh.
+
+        A lone one of a dear page is of a moment: it holds no longer for that, and the page after it tells.
+        """
+        above = self._queued(now_ns)
+        if not above or (_is_old(above[0], now_ns) and all(one.source != above[0].source for one in above[1:])):
+            return None
+        return above[-1].at_ns
+
+    def queue_is_open(self, now_ns: int) -> bool:
+        """Whether a page told of a queue, and only the one after it will say if that stays."""
+        return bool(self._queued(now_ns)) and self.queued_since(now_ns) is None
+
+    def _queued(self, now_ns: int) -> list[LoadSample]:
+        """The last readings of the queue, all above zero, newest first; none where that is not fresh."""
+        told = (sample for sample in reversed(self.history) if sample.queued is not None)
+        above = list(takewhile(lambda sample: sample.queued != 0, told))
+        return above if above and now_ns - above[0].at_ns <= self._fresh_ns(above[0].source) else []
 
     def view(
         self, now_ns: int, log_interval: int | None, occupied: float | None = None, batch_interval: int | None = None
@@ -212,6 +233,11 @@ class LoadState:
             source=source or running_source,
             running_provenance=provenance,
         )
+
+
+def _is_old(sample: LoadSample, now_ns: int) -> bool:
+    """Whether a reading has outlived its source's usual time, as a dear page may."""
+    return now_ns - sample.at_ns >= _FRESH_NS.get(sample.source, 0)
 
 
 def mean_size(lines: Sequence[BatchLog], log_interval: int | None) -> float | None:

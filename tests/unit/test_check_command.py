@@ -10,6 +10,7 @@ import pytest
 from ppscope import exits
 from ppscope.commands import check as check_module
 from ppscope.commands.check import look, missing, most_s
+from ppscope.records import LoadSample
 from ppscope.session import Session
 from tests.unit.pipeline_story import HEALTHY, IDLE, ONE, SERIAL, START, Pipeline, Story
 
@@ -43,6 +44,19 @@ def test_what_is_missing_after_some_seconds(name: str, story: Story, seconds: in
         stream.second(story)
         session.poll()
     assert missing(session) - {"rules"} == lacks, "this server's source was never read"
+
+
+def test_a_dear_page_that_told_of_a_queue_is_worth_waiting_for_the_next() -> None:
+    stream = Pipeline("dear pages")
+    session = Session(stream, clock=lambda: stream.at_ns)
+    for _ in range(8):
+        stream.second(replace(IDLE, metrics=False))
+        session.poll()
+    for queued, age_s in ((0, 36), (3, 6)):
+        assert missing(session) - {"rules"} == set()
+        session.load.add(LoadSample(stream.at_ns - age_s * 1_000_000_000, "metrics", queued=queued, tokens_per_s=0.0))
+    assert missing(session) - {"rules"} == {"load"}
+    assert "server.queue_blocked" not in {finding.id for finding in session.screen().findings}
 
 
 def test_a_server_that_ended_in_the_last_second_of_the_look_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,52 @@ def test_a_page_that_is_read_seldom_holds_until_the_next(every_s: float, holds_s
     assert load.in_flight(last_ns + int((holds_s + 1.5) * SECOND)) is None
 
 
+def page(at_s: float, queued: int, tokens_per_s: float | None = 0.0) -> LoadSample:
+    return LoadSample(int(at_s * SECOND), "metrics", running=0, queued=queued, tokens_per_s=tokens_per_s, in_flight=0)
+
+
+def test_a_queue_in_one_page_that_is_dear_is_no_blocked_queue() -> None:
+    load = LoadState()
+    load.add(page(100, 0))
+    load.add(LoadSample(129 * SECOND, "log", queued=3))
+    load.add(page(130, 5))
+    assert load.queued_since(134 * SECOND) == 129 * SECOND
+    assert not load.queue_is_open(134 * SECOND)
+    assert [load.queued_since(at * SECOND) for at in (139, 159)] == [None, None], "the log's line is of the same moment"
+    assert load.queue_is_open(159 * SECOND), "the next page will tell"
+    load.add(page(160, 5))
+    assert load.queued_since(170 * SECOND) == 129 * SECOND, "two pages"
+    load.add(page(190, 0))
+    assert load.queued_since(191 * SECOND) is None
+    assert not load.queue_is_open(191 * SECOND)
+
+
+def test_the_log_is_believed_where_a_dear_page_was_read_before_it() -> None:
+    load = LoadState()
+    for at in (100, 130):
+        load.add(page(at, 0))
+    for at in range(135, 150, 2):
+        load.add(LoadSample(at * SECOND, "log", running=6, queued=3, tokens_per_s=240.0))
+    seen = load.view(150 * SECOND, None)
+    assert (seen.source, seen.tokens_per_s, seen.running, seen.queued) == ("log", 240.0, 6, 3)
+    assert load.in_flight(150 * SECOND) is None, "requests must be open where tokens come"
+    load.add(page(151, 1, 200.0))
+    seen = load.view(152 * SECOND, None)
+    assert (seen.source, seen.tokens_per_s, seen.running, seen.queued) == ("metrics", 200.0, 0, 1)
+    assert load.in_flight(152 * SECOND) == 0
+
+
+@pytest.mark.parametrize("source", ["log", "server_info"])
+def test_a_dear_page_is_believed_over_older_lines_and_over_a_rate_of_no_known_time(source: str) -> None:
+    load = LoadState()
+    for at in (100, 130):
+        load.add(page(at, 0))
+    load.add(LoadSample((129 if source == "log" else 135) * SECOND, source, tokens_per_s=240.0))
+    seen = load.view(140 * SECOND, None)
+    assert (seen.source, seen.tokens_per_s) == ("metrics", 0.0)
+    assert load.in_flight(140 * SECOND) == 0
+
+
 def test_passes_of_a_counter_that_began_again_are_those_since() -> None:
     load = LoadState()
     for second, value in enumerate([5000, 5010, 4, 9]):
