@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from ppscope.target.commands import parse_python
+
 MARKER = "«redacted»"
 
 _TRIGGER = re.compile(
@@ -101,6 +103,7 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
 
     So is what somebody says to the server: all words behind `--prompt` and its like, and the text of a program behind `-c`.
     """
+    argv = _without_code(argv)
     out: list[str] = []
     index = 0
     while index < len(argv):
@@ -128,6 +131,15 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
         else:
             out.append(redact_text(word))
     return tuple(out)
+
+
+def _without_code(argv: Sequence[str]) -> Sequence[str]:
+    """A Python command line with the marker for the text behind `-c`, which may stand behind other options, letters and in one word."""
+    command = parse_python(argv)
+    if command is None or not command.code:
+        return argv
+    at = len(argv) - len(command.arguments) - 1
+    return [*argv[:at], argv[at].removesuffix(command.code) + MARKER, *argv[at + 1 :]]
 
 
 def _is_plain_flag(word: str) -> bool:

@@ -54,6 +54,29 @@ def test_the_text_of_a_program_is_removed_and_a_script_of_that_option_is_not() -
     assert SECRET not in redact_text(f"https://x.blob.core.windows.net/models?se=1&sig={SECRET}")
 
 
+@pytest.mark.parametrize(
+    ("flags", "left"),
+    [
+        (["-W", "ignore", "-c", SECRET], ["-W", "ignore", "-c", MARKER]),
+        (["-X", "dev", "-c", SECRET], ["-X", "dev", "-c", MARKER]),
+        (["-uc", SECRET], ["-uc", MARKER]),
+        ([f"-c{SECRET}"], [f"-c{MARKER}"]),
+        ([f"-uBcprompt = '{SECRET}'"], [f"-uBc{MARKER}"]),
+        (["-Werror", "--check-hash-based-pycs", "never", "-c", f"-{SECRET}"],
+         ["-Werror", "--check-hash-based-pycs", "never", "-c", MARKER]),
+    ],
+)  # fmt: skip
+def test_the_text_of_a_program_is_removed_however_python_is_told_of_it(flags: list[str], left: list[str]) -> None:
+    out = redact_argv(["/usr/bin/python3.12", *flags, "its", "own", "words"])
+    assert out == ("/usr/bin/python3.12", *left, "its", "own", "words")
+    assert redact_argv(["python3", *flags]) == ("python3", *left)
+
+
+def test_a_command_line_without_a_program_behind_the_option_stays() -> None:
+    for words in (["python3", "-c"], ["python3", "-uc"], ["python3", "-W", "ignore", "x.py", "-uc", "y"], ["python3"]):
+        assert redact_argv(words) == tuple(words)
+
+
 @given(
     before=st.sampled_from(["", "my-", "x_", "hf-"]),
     word=st.sampled_from(["key", "token", "secret", "password", "KEY", "Token"]),
