@@ -7,7 +7,8 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from ppscope.target.entering import Who, barred, who
@@ -15,8 +16,8 @@ from ppscope.target.procfs import Proc
 
 VARIABLE = "PPSCOPE_PROFILE_FOLDER"
 NAME = "ppscope-profile-"
-KEPT = "ppscope-kept-"
-"""A folder that the user wants to keep has this name from the start, which nothing of ours ever removes."""
+KEPT = "kept"
+"""A folder with this file in it holds what the user keeps: no burst sweeps it. A file, for a stage may still write to it by its name."""
 PARENTS = ("/tmp", "/var/tmp")
 """Not /dev/shm: it is memory, and NCCL and torch of the server need what is left of it."""
 LEAST_FREE_BYTES = 1 << 30
@@ -39,10 +40,8 @@ class Folder(NamedTuple):
     here: str
 
 
-def make_folder(
-    pid: int, environment: Mapping[str, str] | None = None, proc_root: str = "/proc", keep: bool = False
-) -> Folder:
-    """Makes an empty folder for the scheduler `pid` to write to, one that is never swept where it is to `keep`. Raises FolderError.
+def make_folder(pid: int, environment: Mapping[str, str] | None = None, proc_root: str = "/proc") -> Folder:
+    """Makes an empty folder for the scheduler `pid` to write to. Raises FolderError.
 
     It belongs to the scheduler's user where we may give it away; otherwise everybody may create files in it, and only its owner may
     list them.
@@ -59,7 +58,7 @@ def make_folder(
         try:
             if why := not_entered(parent, root, visitor):
                 raise PermissionError(errno.EACCES, why)
-            return _make(parent, root, KEPT if keep else NAME, uid)
+            return _make(parent, root, uid)
         except OSError as error:
             reasons.append(f"{parent}: {error.strerror or error}")
     raise FolderError(
@@ -88,29 +87,42 @@ def _sweep(parent: str, folder: Folder) -> None:
         try:
             found = os.lstat(path)
             ours = stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), os.lstat(folder.here).st_uid)
-            if ours and path != folder.here and time.time() - found.st_mtime > STALE_S:
+            kept = os.path.lexists(os.path.join(path, KEPT))
+            if ours and not kept and path != folder.here and time.time() - found.st_mtime > STALE_S:
                 remove(Folder(path, path))
         except OSError:
             continue
 
 
+def keep(folder: Folder) -> None:
+    """Have no later burst sweep it; where that cannot be written it is as any other."""
+    with suppress(OSError), _opened(folder) as fd:
+        os.close(os.open(KEPT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=fd))
+
+
 def remove(folder: Folder) -> str | None:
     """Removes the folder and the trace files in it, nothing else; returns why it is still there, None when it is gone."""
     try:
-        # Who owns the folder may put a link in its place at any time, and we may be root.
-        fd = os.open(folder.here, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with _opened(folder) as fd:
             for name in os.listdir(fd):
-                if ".trace.json" in name:
+                if ".trace.json" in name or name == KEPT:
                     os.unlink(name, dir_fd=fd)
-        finally:
-            os.close(fd)
         os.rmdir(folder.here)
     except FileNotFoundError:
         return None
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+@contextmanager
+def _opened(folder: Folder) -> Iterator[int]:
+    # Who owns the folder may put a link in its place at any time, and we may be root.
+    fd = os.open(folder.here, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def root_of(proc: Proc, pid: int) -> str:
@@ -136,7 +148,7 @@ def not_entered(parent: str, root: str, visitor: Who | None) -> str:
     return "" if folder is None else f"the server's user may not enter {folder}"
 
 
-def _make(parent: str, root: str, prefix: str, uid: int | None) -> Folder:
+def _make(parent: str, root: str, uid: int | None) -> Folder:
     at = root + parent
     # A link in the other tree would lead into ours.
     kind = os.lstat(at) if root else os.stat(at)
@@ -145,7 +157,7 @@ def _make(parent: str, root: str, prefix: str, uid: int | None) -> Folder:
     room = os.statvfs(at)
     if room.f_bavail * room.f_frsize < LEAST_FREE_BYTES:
         raise OSError(28, "less than 1 GB is free")
-    name = prefix + secrets.token_hex(8)
+    name = NAME + secrets.token_hex(8)
     folder = Folder(os.path.join(parent, name), os.path.join(at, name))
     os.mkdir(folder.here, 0o700)
     try:

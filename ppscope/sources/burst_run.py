@@ -14,7 +14,7 @@ from ppscope.sources.burst_alone import Turn, check_log, take_turn
 from ppscope.sources.burst_checks import Unfit, check, dead_ranks
 from ppscope.sources.burst_child import Job
 from ppscope.sources.burst_files import BurstFiles
-from ppscope.sources.burst_folder import Folder, FolderError, make_folder, remove, remove_stale
+from ppscope.sources.burst_folder import Folder, FolderError, keep, make_folder, remove, remove_stale
 from ppscope.sources.burst_http import LEAVE_READ_S, Profiler
 from ppscope.sources.burst_plan import loop_size, make_plan, parse_version, start_body
 from ppscope.sources.burst_reader import BurstReader
@@ -130,8 +130,14 @@ class BurstRun:
                 self._turn.end()
 
     def _tidy(self) -> str | None:
-        """Remove the folder, unless a scheduler may still write to it: a write that fails ends the server. Why it stays, or None."""
-        if self._folder is None or self._kept():
+        """Remove the folder, unless a scheduler may still write to it: a write that fails ends the server. Why it stays, or None.
+
+        One that stays is swept by a later burst, unless it holds what is to be kept.
+        """
+        if self._folder is None:
+            return None
+        if self._kept():
+            keep(self._folder)
             return None
         if self._asked and not (self._files is not None and self._files.complete):
             return "a stage may still write to it"
@@ -147,7 +153,7 @@ class BurstRun:
         self._turn = take_turn(self._server.launcher_pid)
         check_log(self._server.launcher_pid, parse_version(self._server.version))
         check_room(self._server, self._plan.num_steps, self._wish.with_stack)
-        folder = self._folder = make_folder(self._server.ranks[0].pid, keep=self._wish.keep)
+        folder = self._folder = make_folder(self._server.ranks[0].pid)
         remove_stale(folder)
         self._files = BurstFiles(folder.here, self._token, (rank.key for rank in self._server.ranks))
         self._say("asked", "asking the server")

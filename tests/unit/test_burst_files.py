@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ppscope.records import RankKey
 from ppscope.sources import burst_folder
 from ppscope.sources.burst_files import BurstFiles, GrowingFile, rank_of
-from ppscope.sources.burst_folder import NAME, VARIABLE, Folder, FolderError, make_folder, remove, remove_stale
+from ppscope.sources.burst_folder import NAME, VARIABLE, Folder, FolderError, keep, make_folder, remove, remove_stale
 from ppscope.sources.burst_plan import default_rounds, make_plan, risks, start_body
 
 
@@ -117,6 +117,23 @@ def test_only_old_folders_of_ours_are_swept(beside: bool, tmp_path: Path, monkey
     assert fresh.exists()
     assert link.is_symlink()
     assert Path(folder.here).exists()
+
+
+def test_a_folder_that_is_kept_is_not_swept_and_can_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burst_folder, "PARENTS", ())
+    kept = make_folder(os.getpid(), {VARIABLE: str(tmp_path)})
+    for _ in range(2):
+        keep(kept)
+    os.utime(kept.here, (0, 0))
+    remove_stale(make_folder(os.getpid(), {VARIABLE: str(tmp_path)}))
+    assert Path(kept.here).exists()
+    assert remove(kept) is None
+    keep(kept)
+    assert not Path(kept.here).exists()
+    Path(kept.here).symlink_to(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    keep(kept)
+    assert {path.name for path in tmp_path.iterdir()} == names, "nothing is written through a link"
 
 
 def test_a_folder_that_became_a_link_is_not_emptied_through_it(tmp_path: Path) -> None:

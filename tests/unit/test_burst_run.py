@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -172,35 +171,6 @@ def test_times_are_put_on_the_monotonic_clock() -> None:
     run(profiler, told)
     shift = told.ranks[0].start_ns - min(start for start, _ in profiler.pipeline.work[0])
     assert abs(shift - before) < 1_000_000_000
-
-
-def test_files_are_kept_when_asked_for(own_folder: Path) -> None:
-    told = Told()
-    run(FakeProfiler(), told, keep=True)
-    (folder,) = left(own_folder)
-    assert len(list(folder.iterdir())) == 2
-    assert str(folder) in told.states[-1].message
-
-
-def test_kept_files_outlive_every_later_burst(own_folder: Path) -> None:
-    told = Told()
-    run(FakeProfiler(), told, keep=True)
-    (kept,) = left(own_folder)
-    os.utime(kept, (0, 0))
-    for keep in (False, True):
-        run(FakeProfiler(), Told(), keep=keep)
-    assert len(list(kept.iterdir())) == 2
-    assert f"the traces are in {kept}" in told.states[-1].message
-
-
-def test_kept_files_stay_where_they_could_not_be_read(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    told = Told()
-    run(FakeProfiler(), told, keep=True)
-    (kept,) = left(own_folder)
-    assert len(list(kept.iterdir())) == 2
-    assert told.states[-1].state == "failed"
-    assert str(kept) in told.states[-1].remedy
 
 
 def test_a_refusal_is_told_and_nothing_is_stopped(own_folder: Path) -> None:
