@@ -31,8 +31,9 @@ _FIRST_SERVER_S = 30.0
 def complain(message: str, remedy: str = "") -> None:
     """One clear line on stderr, and how to mend it where that is known: one command a line."""
     text = f"ppscope: {message}\n" + "".join(f"  try: {command}\n" for command in remedy.split("\n") if command)
-    # A file's or a server's name may hold anything, and a terminal would obey it.
-    sys.stderr.write("".join(char if char == "\n" or char.isprintable() else "?" for char in text))
+    with suppress(OSError):  # the terminal may be gone, and what goes on without it shall
+        # A file's or a server's name may hold anything, and a terminal would obey it.
+        sys.stderr.write("".join(char if char == "\n" or char.isprintable() else "?" for char in text))
 
 
 def wait_for_server(session: Session, stream: RecordStream) -> End | None:
@@ -49,7 +50,7 @@ def wait_for_server(session: Session, stream: RecordStream) -> End | None:
             return End(0, "attach_failed", said, exit_code=exits.CANNOT_ATTACH)
         if not told and session.server is None and waited_s >= _FIRST_WORD_S:
             told = True
-            sys.stderr.write("ppscope: still looking for the server\n")
+            complain("still looking for the server")
     return session.end
 
 
@@ -106,28 +107,32 @@ def run_screen(app: PpscopeApp) -> int:
         app.exit(return_code=signals.exit_code(ended_by[0]))
 
     signals.listen(end)
-    threading.Thread(target=_end_with_the_terminal, name="terminal-watch", daemon=True).start()
-    app.run()
-    with suppress(OSError):  # the terminal may be gone
-        problem = app.save_snapshot.finish(complain) if app.save_snapshot is not None else None
-        if problem is not None:
-            complain(f"no snapshot: {problem}")
+    over = threading.Event()
+    threading.Thread(target=_end_with_the_terminal, args=(over,), name="terminal-watch", daemon=True).start()
+    try:
+        app.run()
+    finally:
+        over.set()
+    problem = app.save_snapshot.finish(complain) if app.save_snapshot is not None else None
+    if problem is not None:
+        complain(f"no snapshot: {problem}")
     if ended_by:
         signals.say(ended_by[0])
         return signals.exit_code(ended_by[0])
     return app.return_code or exits.OK
 
 
-def _end_with_the_terminal() -> None:
+def _end_with_the_terminal(over: threading.Event) -> None:
     """End this process some seconds after its terminal is gone, where the SIGHUP that tells of it was ignored or not enough.
 
-    Without a terminal keys are read in a busy loop, and what is written waits for ever. The collector ends with its stdin.
+    Without a terminal keys are read in a busy loop, and what is written waits for ever. The collector ends with its stdin. Once the
+    screen is over there is nothing of it to end: a snapshot that is still being written takes as long as it takes.
     """
     watch = select.poll()
     watch.register(0, 0)  # a hang-up is always told of
     watch.poll()
-    time.sleep(_LAST_S)
-    os._exit(signals.exit_code(signal.SIGHUP))
+    if not over.wait(_LAST_S):
+        os._exit(signals.exit_code(signal.SIGHUP))
 
 
 def _show(pid: int | None, session: Session, stream: KeptStream, ascii_only: bool) -> int:

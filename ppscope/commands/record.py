@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from types import FrameType
@@ -113,9 +112,7 @@ class _Recording:
                 self._server = item
             if isinstance(item, Server) and self._began_s is None:
                 self._began_s = time.monotonic()
-                sys.stderr.write(
-                    f"ppscope: recording {item.model or item.kind}, pid {item.launcher_pid}; ctrl-c ends it\n"
-                )
+                complain(f"recording {item.model or item.kind}, pid {item.launcher_pid}; ctrl-c ends it")
             elif isinstance(item, ServerGone):
                 self._gone = True
             elif isinstance(item, End):

@@ -7,6 +7,7 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from ppscope import emulator
 from ppscope.records import Server
+from ppscope.signals import exit_code
 from ppscope.snapshot.read import read_file
 from tests.terminal.planted import Planted, planted_server, recorded
 from tests.terminal.terminal import PPSCOPE, Terminal, all_gone
@@ -244,3 +246,45 @@ def test_a_cut_recording_opens_and_says_so(files: tuple[Path, Path, str], tmp_pa
     assert result.returncode == 0
     assert "cut in the middle of a record" in result.stderr
     assert json.loads(result.stdout)["window"]["seconds"] > 1
+
+
+SLOW_PAGE = """
+import sys, time
+from types import SimpleNamespace
+from ppscope.commands import live
+from ppscope.snapshot import save
+
+def render(records, redact_paths=False):
+    time.sleep(3)
+    return b"page"
+
+class View:
+    return_code = None
+    save_snapshot = save.Saver(SimpleNamespace(records=list))
+
+    def run(self):
+        self.save_snapshot()
+        print("being written", flush=True)
+        while self.return_code is None:
+            time.sleep(0.05)
+
+    def exit(self, return_code):
+        self.return_code = return_code
+
+live._LAST_S, save._PATIENCE_S, save.render = 1.0, 0.0, render
+sys.exit(live.run_screen(View()))
+"""
+
+
+def test_a_snapshot_that_is_being_written_when_the_terminal_goes_is_written(tmp_path: Path) -> None:
+    """The view ends in order, and what it waits for then may take longer than a view that does not end is given."""
+    terminal = Terminal([sys.executable, "-c", SLOW_PAGE], env={"PPSCOPE_SNAPSHOT_DIR": str(tmp_path)})
+    try:
+        terminal.wait_for("being written")
+        terminal.cut()
+        assert terminal.process.wait(20) == exit_code(signal.SIGHUP)
+    finally:
+        terminal.close()
+    (page,) = tmp_path.iterdir()
+    assert page.read_bytes() == b"page"
+    assert page.suffix == ".html"

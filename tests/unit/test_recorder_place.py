@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from ppscope import cli, exits
+from ppscope import cli, exits, signals
 from ppscope.commands import record as command
-from ppscope.records import AnyCommand, AnyRecord, End, StackSpans
+from ppscope.records import AnyCommand, AnyRecord, End, ServerGone, StackSpans
 from ppscope.snapshot.files import is_being_written
 from ppscope.snapshot.read import read_file
 from ppscope.snapshot.recorder import Recorder, part_paths
@@ -202,3 +203,34 @@ def test_the_command_names_no_file_that_is_not_there(tmp_path: Path, monkeypatch
     assert done.stdout == ""
     assert done.stderr.endswith(f"ppscope: {path} was moved, removed or replaced while it was written\n")
     assert read_file(tmp_path / "kept.pps").damage == ""
+
+
+def test_a_recording_goes_on_without_its_terminal_also_where_there_is_something_to_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As below nohup, where the terminal may go long before the recording ends."""
+    path = tmp_path / "run.pps"
+    gone = ServerGone(0, 1)
+    stream = Stream([[*head()], [*second(0)], [*second(1)], [*second(2), gone]])
+    taken = stream.drain
+
+    def drain() -> list[AnyRecord]:
+        if len(stream.batches) == 2:
+            os.rename(path, tmp_path / "kept.pps")
+        return taken()
+
+    monkeypatch.setattr(stream, "drain", drain)
+    monkeypatch.setattr(command, "CollectorProcess", lambda *_: stream)
+    monkeypatch.setattr(signals, "listen", lambda _: None)
+    master, slave = os.openpty()
+    os.close(master)
+    terminal = open(slave, "w", buffering=1, encoding="utf-8")  # noqa: SIM115  closing it fails as well
+    monkeypatch.setattr(sys, "stderr", terminal)
+    code = command.record(1, path, seconds=None, max_bytes=BIG, rotate_s=0.0, rate_hz=None)
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="Input/output error"):
+        terminal.close()
+    assert code == exits.TARGET_ENDED
+    assert capfd.readouterr().out == f"{path}\n"
+    assert spans_in(tmp_path) == 3 * 4
+    assert any(isinstance(record, End) for record in read_file(path).records)
