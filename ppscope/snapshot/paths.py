@@ -51,8 +51,12 @@ def _in_package(path: str) -> str | None:
 
 def shorten_text(text: str) -> str:
     """Any text, with every absolute path of two parts or more, and every one into a home folder, made short."""
-    if "/" not in text:
-        return text
+    while "/" in text and (shown := _shorten_once(text)) != text:
+        text = shown  # what two paths with a comma between them are left as may begin with the second one
+    return text
+
+
+def _shorten_once(text: str) -> str:
     text = _PATH.sub(lambda found: found[0] if _PUBLIC.match(found[0]) else short(found[0]), text)
     return _HOME.sub(lambda found: "…/" + short(found[0]).removeprefix("…").removeprefix("/"), text)
 

@@ -49,6 +49,7 @@ piece = st.builds(
 @given(st.lists(piece, min_size=1, max_size=4))
 @example(["PYTHONPATH=/opt/x:", "/home/zqalice/proj"])
 @example(["/home/zqalice"])
+@example(["/home/zqalice/lib/python3.12/x.py,", "/opt/x:/home/zqalice"])
 def test_no_home_is_left_wherever_it_stands(pieces: list[str]) -> None:
     text = "".join(pieces)
     shown = shorten_text(text)
