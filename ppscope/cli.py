@@ -21,7 +21,8 @@ SCENARIOS = (
 _EXIT_HELP = """\b
 Exit codes: 0 nothing found · 1 findings · 2 usage, or a choice is needed ·
 3 could not attach or read · 4 the target ended too early ·
-128 + n ended by signal n: 130 ctrl-c, 143 SIGTERM, 129 a closed terminal
+128 + n ended by signal n: 130 ctrl-c, 143 SIGTERM, 129 a closed terminal,
+141 nobody read on
 """
 
 

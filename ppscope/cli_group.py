@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import click
 
 from ppscope import exits, signals, stdout
+
+
+@contextmanager
+def _as_every_command_ends() -> Iterator[None]:
+    """After it cleaned up: by ctrl-c, SIGTERM or SIGHUP, without a reader of its output, or on a wrong command line."""
+    try:
+        yield
+    except signals.Ended as ended:
+        signals.say(ended.number)
+        sys.exit(signals.exit_code(ended.number))
+    except KeyboardInterrupt:
+        sys.exit(exits.INTERRUPTED)
+    except BrokenPipeError:
+        _end_without_a_reader()
+    except click.ClickException as error:
+        # It names the words of the command line, which may be files' names: a terminal must not obey them.
+        vars(error)["message"] = stdout.harmless(error.message)
+        raise
+
+
+def _end_without_a_reader() -> NoReturn:
+    """As SIGPIPE ends other programs of a pipe: with nothing said, and 141."""
+    stdout.discard()
+    sys.exit(signals.exit_code(signal.SIGPIPE))
 
 
 class CommandGroup(click.Group):
@@ -26,6 +53,8 @@ class CommandGroup(click.Group):
                 return super().main(*args, **options)
             finally:
                 sys.stdout.flush()
+        except BrokenPipeError:
+            _end_without_a_reader()
         except OSError as error:
             if not stdout.is_ours(error):
                 raise
@@ -33,22 +62,14 @@ class CommandGroup(click.Group):
             sys.exit(exits.CANNOT_ATTACH)
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        """As click's, but ctrl-c is 130 here too, not click's own 1."""
-        try:
+        """As click's, but ctrl-c is 130 here too, and a reader that is gone 141, not click's own 1."""
+        with _as_every_command_ends():
             return super().make_context(*args, **options)
-        except KeyboardInterrupt:
-            sys.exit(exits.INTERRUPTED)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; ctrl-c, SIGTERM and SIGHUP end any of them here, after it cleaned up."""
-        try:
-            with signals.raised():
-                return super().invoke(ctx)
-        except signals.Ended as ended:
-            signals.say(ended.number)
-            sys.exit(signals.exit_code(ended.number))
-        except KeyboardInterrupt:
-            sys.exit(exits.INTERRUPTED)
+        """Run the command; ctrl-c, SIGTERM, SIGHUP and a reader that is gone end any of them here."""
+        with _as_every_command_ends(), signals.raised():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's, but every command's first sentence is whole, on two lines where it needs them."""

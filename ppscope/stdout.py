@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_CONTROL = re.compile(r"[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""What JSON lets through and a terminal obeys: control characters beyond ASCII's, and those that turn the direction of writing."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EBADF, errno.EIO)
 
 
@@ -54,26 +56,50 @@ def is_ours(error: OSError) -> bool:
 def give_up(error: OSError) -> None:
     """Say that stdout took no more, and let the interpreter's own last flush go nowhere."""
     reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+    try:
+        sys.stderr.write(f"ppscope: cannot write to standard output: {reason}\n")
+    except OSError:  # a terminal that is gone takes both with it
+        discard(2)
+    discard()
+
+
+def discard(descriptor: int = 1) -> None:
+    """Let all that is still written to a standard stream go nowhere, the interpreter's own last flush as well."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        try:
-            sys.stderr.write(f"ppscope: cannot write to standard output: {reason}\n")
-        except OSError:  # a terminal that is gone takes both with it
-            os.dup2(nowhere.fileno(), 2)
-        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), descriptor)
+
+
+def harmless(text: str) -> str:
+    """Text that a terminal obeys in nothing but its line breaks: the names of files, servers and kernels may hold anything."""
+    return "".join(char if char == "\n" or char.isprintable() else "?" for char in text)
+
+
+def write_text(text: str) -> None:
+    """Text to read; what stdout's encoding lacks is written as escapes."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(harmless(text).encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()
 
 
 def write_json(data: bytes) -> None:
-    """JSON on a line of its own; in an encoding that lacks some of its characters those are escaped as JSON has it."""
-    text = data.decode()
+    """JSON on a line of its own; what a terminal would obey is escaped as JSON has it, and what stdout's encoding lacks."""
+    text = _CONTROL.sub(_escaped, data.decode())
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        text = _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
+        text = _NOT_ASCII.sub(_escaped, text)
     sys.stdout.write(text + "\n")
 
 
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
 def write_path(path: Path) -> None:
-    """A path on a line of its own, byte for byte as the file system has it."""
+    """A path on a line of its own, byte for byte as the file system has it, but on a terminal, which would obey it."""
+    if sys.stdout.isatty():
+        write_text(f"{path}\n")
+        return
     sys.stdout.flush()
     sys.stdout.buffer.write(os.fsencode(path) + b"\n")
     sys.stdout.buffer.flush()

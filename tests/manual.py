@@ -19,6 +19,7 @@ EXIT_CODES = (
     ("126, 127", "`launch`: its command cannot be run, or is not there; else the command's own code"),
     ("130", "ended by ctrl-c"),
     ("143, 129", "ended by SIGTERM, or by SIGHUP as when a terminal is closed: 128 and the number of the signal"),
+    ("141", "the reader of its output is gone, as after `| head -1`: SIGPIPE for other programs"),
 )
 ENVIRONMENT = (
     ("PPSCOPE_API_KEY, PPSCOPE_ADMIN_KEY", "keys of the server, sent to it alone and only when it asks for one"),

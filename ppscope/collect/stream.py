@@ -34,6 +34,7 @@ from ppscope.records import (
     SourceStatus,
     StackDef,
 )
+from ppscope.unicode import as_unicode
 
 MAGIC = b"PPSCOPE\x01"
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -56,18 +57,8 @@ def encode(record: AnyRecord | AnyCommand) -> bytes:
     try:
         body = msgspec.msgpack.encode(record)
     except UnicodeEncodeError:
-        body = msgspec.msgpack.encode(_as_unicode(msgspec.to_builtins(record, builtin_types=(bytes,))))
+        body = msgspec.msgpack.encode(as_unicode(msgspec.to_builtins(record, builtin_types=(bytes,))))
     return _LENGTH.pack(len(body)) + body
-
-
-def _as_unicode(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, list | tuple):
-        return [_as_unicode(part) for part in value]
-    if isinstance(value, dict):
-        return {_as_unicode(key): _as_unicode(part) for key, part in value.items()}
-    return value
 
 
 class FrameReader(Generic[T]):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 
 from ppscope import exits, stdout
 from ppscope.collect.client import CollectorProcess, collector_arguments
-from ppscope.commands.live import complain, wait_for_server
+from ppscope.commands.live import wait_for_server
+from ppscope.complain import complain
 from ppscope.diagnose.check_report import CheckReport, to_json
 from ppscope.diagnose.check_text import render
 from ppscope.diagnose.findings import judge
@@ -64,7 +64,7 @@ def check(pid: int | None, *, as_json: bool, seconds: float, rate_hz: float) -> 
         report = report_of(session)
     finally:
         session.close()
-    show(json.dumps(to_json(report), indent=2) + "\n" if as_json else render(report))
+    stdout.write_text(json.dumps(to_json(report), indent=2) + "\n" if as_json else render(report))
     return exits.FINDINGS if report.alarms else exits.OK
 
 
@@ -160,10 +160,3 @@ def report_of(session: Session) -> CheckReport:
         host=session.hello.host if session.hello else "",
         lacking={name: _WANTED[name] for name in sorted(missing(session))},
     )
-
-
-def show(text: str) -> None:
-    """Write to stdout; an ASCII terminal gets escapes instead of an error."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    sys.stdout.flush()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from ppscope import exits, stdout
-from ppscope.commands.check import show
-from ppscope.commands.live import complain
 from ppscope.commands.reading import Source, read
+from ppscope.complain import complain
 from ppscope.snapshot.compare import compare_documents
 from ppscope.snapshot.compare_text import to_text
 from ppscope.snapshot.comparison import SCHEMA, to_json
@@ -50,9 +48,9 @@ def compare(
             return exits.CANNOT_ATTACH
         stdout.write_path(output)
     elif as_json:
-        sys.stdout.write(json.dumps(to_json(comparison), indent=2) + "\n")
+        stdout.write_text(json.dumps(to_json(comparison), indent=2) + "\n")
     else:
-        show(to_text(comparison))
+        stdout.write_text(to_text(comparison))
     if comparison.refused:
         if output is not None or as_json:
             complain("these two cannot be compared: " + "; ".join(comparison.refused))

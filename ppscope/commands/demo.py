@@ -8,7 +8,8 @@ import threading
 from types import FrameType
 
 from ppscope import emulator, exits
-from ppscope.commands.live import attach, complain, not_a_terminal, prefers_ascii
+from ppscope.commands.live import attach, not_a_terminal, prefers_ascii
+from ppscope.complain import complain
 
 _LOOK_S = 0.5
 

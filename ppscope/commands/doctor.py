@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 
-from ppscope import exits
+from ppscope import exits, stdout
 from ppscope.doctor.checks import judge, problems
 from ppscope.doctor.gather import gather
 from ppscope.doctor.report import as_json, as_text
@@ -16,10 +15,9 @@ def doctor(pid: int | None, *, json_wanted: bool) -> int:
     facts, error = gather(pid)
     verdicts = judge(facts)
     if json_wanted:
-        sys.stdout.write(json.dumps(as_json(facts, verdicts), indent=2) + "\n")
+        stdout.write_text(json.dumps(as_json(facts, verdicts), indent=2) + "\n")
     else:
-        encoding = sys.stdout.encoding or "ascii"
-        sys.stdout.write(as_text(verdicts).encode(encoding, "replace").decode(encoding))
+        stdout.write_text(as_text(verdicts))
     if error is not None:
         return error.exit_code
     return exits.FINDINGS if problems(verdicts) else exits.OK

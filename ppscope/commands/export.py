@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import msgspec
-
-from ppscope import exits
-from ppscope.commands.live import complain
+from ppscope import exits, stdout
 from ppscope.commands.reading import read
+from ppscope.complain import complain
 from ppscope.records import AnyRecord
 from ppscope.snapshot.export_gpus import gpu_csv, gpu_json
 from ppscope.snapshot.export_stacks import folded, speedscope
@@ -19,6 +17,7 @@ from ppscope.snapshot.recorded import session_of
 from ppscope.snapshot.save import render
 from ppscope.snapshot.stretch import Asked
 from ppscope.snapshot.window import RecordWindow
+from ppscope.unicode import json_bytes
 
 
 def export(file: Path, kind: str, output: Path | None, asked: Asked, *, redact_paths: bool) -> int:
@@ -31,6 +30,9 @@ def export(file: Path, kind: str, output: Path | None, asked: Asked, *, redact_p
     if isinstance(source, int):
         return source
     data = exported(source.records(redact_paths=redact_paths), kind, file.name)
+    if output is None and sys.stdout.isatty():
+        stdout.write_text(data.decode("utf-8", "replace"))
+        return exits.OK
     if output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -51,9 +53,9 @@ def exported(records: list[AnyRecord], kind: str, name: str) -> bytes:
         window = RecordWindow()
         window.add(records)
         events = list(chrome_trace(window, session_of(records)))
-        return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"from": "ppscope"}})
+        return json_bytes({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"from": "ppscope"}})
     if kind == "speedscope":
-        return msgspec.json.encode(speedscope(records, name))
+        return json_bytes(speedscope(records, name))
     if kind == "folded":
         return "".join(line + "\n" for line in folded(records)).encode("utf-8", "replace")
     return gpu_csv(records).encode() if kind == "gpu-csv" else gpu_json(records)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import ppscope.probe
+from ppscope.complain import complain
 from ppscope.probe.start import GPU_TIMING, MODE, MODES
 
 CANNOT_RUN = 126
@@ -39,8 +39,8 @@ def launch(command: Sequence[str], *, gpu_timing: bool) -> int:
     try:
         os.execvpe(command[0], list(command), env)
     except FileNotFoundError:
-        sys.stderr.write(f"ppscope: no such command: {command[0]}\n")
+        complain(f"no such command: {command[0]}")
         return NOT_FOUND
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"ppscope: cannot run {command[0]}: {getattr(error, 'strerror', None) or error}\n")
+        complain(f"cannot run {command[0]}: {getattr(error, 'strerror', None) or error}")
         return CANNOT_RUN

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ppscope import exits, garbage, signals
 from ppscope.collect.client import CollectorProcess, RecordStream, collector_arguments
+from ppscope.complain import complain
 from ppscope.records import End
 
 if TYPE_CHECKING:
@@ -26,14 +27,6 @@ _LAST_S = 8.0
 _FIRST_WORD_S = 6.0
 _FIRST_SERVER_S = 30.0
 """Of a collector that has begun: on a cold network disk, or among many thousand processes, it takes its time to find the server."""
-
-
-def complain(message: str, remedy: str = "") -> None:
-    """One clear line on stderr, and how to mend it where that is known: one command a line."""
-    text = f"ppscope: {message}\n" + "".join(f"  try: {command}\n" for command in remedy.split("\n") if command)
-    with suppress(OSError):  # the terminal may be gone, and what goes on without it shall
-        # A file's or a server's name may hold anything, and a terminal would obey it.
-        sys.stderr.write("".join(char if char == "\n" or char.isprintable() else "?" for char in text))
 
 
 def wait_for_server(session: Session, stream: RecordStream) -> End | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from ppscope import exits, garbage, stdout
-from ppscope.commands.live import complain, not_a_terminal, run_screen
+from ppscope.commands.live import not_a_terminal, run_screen
 from ppscope.commands.reading import read
+from ppscope.complain import complain
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.save import Saver
 from ppscope.snapshot.scrub import RecordingFeed
 from ppscope.snapshot.stretch import Asked
+from ppscope.unicode import json_bytes
 
 
 def open_file(path: Path, asked: Asked, *, as_json: bool, ascii_only: bool, redact_paths: bool = False) -> int:
@@ -27,7 +27,7 @@ def open_file(path: Path, asked: Asked, *, as_json: bool, ascii_only: bool, reda
     if as_json:
         document = source.document(redact_paths=redact_paths)
         first = {"schema": document["schema"], **document}
-        stdout.write_json(msgspec.json.encode(first))
+        stdout.write_json(json_bytes(first))
         return exits.OK
     from ppscope.app import PpscopeApp
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from ppscope import exits
-from ppscope.commands.live import complain
 from ppscope.commands.progress import Progress
+from ppscope.complain import complain
 from ppscope.records import AnyRecord
 from ppscope.snapshot.document import build
 from ppscope.snapshot.files import named

@@ -8,7 +8,7 @@ from types import FrameType
 
 from ppscope import exits, signals, stdout
 from ppscope.collect.client import CollectorProcess, collector_arguments
-from ppscope.commands.live import complain
+from ppscope.complain import complain
 from ppscope.records import AnyRecord, End, Server, ServerGone
 from ppscope.session.dumping import Dumping
 from ppscope.snapshot.files import named, why_not_writable

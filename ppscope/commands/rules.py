@@ -6,7 +6,8 @@ import time
 
 from ppscope import exits
 from ppscope.collect.client import CollectorProcess
-from ppscope.commands.live import complain, wait_for_server
+from ppscope.commands.live import wait_for_server
+from ppscope.complain import complain
 from ppscope.diagnose.rules_command import run
 from ppscope.records import End
 from ppscope.session import Session

@@ -7,8 +7,9 @@ from pathlib import Path
 from ppscope import exits, stdout
 from ppscope.collect.client import CollectorProcess, collector_arguments
 from ppscope.commands.check import DUMP_CORES, look, most_s
-from ppscope.commands.live import complain, wait_for_server
+from ppscope.commands.live import wait_for_server
 from ppscope.commands.progress import Progress
+from ppscope.complain import complain
 from ppscope.session import Session
 from ppscope.snapshot.files import named, why_not_writable, write_private
 from ppscope.snapshot.save import file_name, render

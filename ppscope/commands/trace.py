@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from ppscope import exits, stdout
-from ppscope.commands.live import complain, not_a_terminal, run_screen
+from ppscope.commands.live import not_a_terminal, run_screen
+from ppscope.complain import complain
 from ppscope.trace.command import read, show
 from ppscope.trace.recording import trace_records
 from ppscope.trace.report import TraceReport
@@ -14,19 +14,15 @@ from ppscope.trace.report import TraceReport
 
 def trace(paths: tuple[str, ...], *, as_json: bool, as_text: bool, output: Path | None, ascii_only: bool) -> int:
     """Analyse files and folders and show the result; returns the exit code."""
-    try:
-        report, code = read(list(paths))
-        if report is None:
-            return code
-        if output is not None:
-            return _write(report, output) or code
-        if as_json or as_text or not_a_terminal():
-            show(report, as_json)
-            return code
-        return _screen(report, ascii_only) or code
-    except BrokenPipeError:
-        sys.stderr.close()
-        return exits.OK
+    report, code = read(list(paths))
+    if report is None:
+        return code
+    if output is not None:
+        return _write(report, output) or code
+    if as_json or as_text or not_a_terminal():
+        show(report, as_json)
+        return code
+    return _screen(report, ascii_only) or code
 
 
 def _write(report: TraceReport, output: Path) -> int:

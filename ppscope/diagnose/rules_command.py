@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from ppscope import stdout
+from ppscope.complain import complain
 from ppscope.diagnose.graph_rules import answers, judge
 from ppscope.diagnose.graph_world import World
 from ppscope.diagnose.rules_text import report
@@ -37,23 +38,23 @@ def run(
     try:
         book = read_rules(Path(source).expanduser())
     except NotSglang as error:
-        print(f"ppscope: {error}", file=sys.stderr)
+        complain(str(error))
         return 3
     asked = {setting_name(key): setting_value(text) for key, text in settings.items()}
     wrong = _wrong_type(book, asked)
     if wrong:
-        print(f"ppscope: {wrong}", file=sys.stderr)
+        complain(wrong)
         return 2
     _warn_unknown(book, asked)
     assumed = device is None and resolved is None and "device" not in asked
     world = World(book, asked, requested, resolved, "cuda" if assumed else device)
     decode, prefill = answers(world)
     if as_json:
-        print(json.dumps(as_object(world, assumed=assumed), indent=1))
+        stdout.write_text(json.dumps(as_object(world, assumed=assumed), indent=1) + "\n")
     else:
-        print("\n".join(report(world, decode, prefill, assumed=assumed, show_all=show_all)))
+        stdout.write_text("\n".join(report(world, decode, prefill, assumed=assumed, show_all=show_all)) + "\n")
     for file, reason in book.unreadable:
-        print(f"ppscope: {file}: cannot parse: {reason}; rules in it are missing here", file=sys.stderr)
+        complain(f"{file}: cannot parse: {reason}; rules in it are missing here")
     return 1 if decode.fired or prefill.fired else 0
 
 
@@ -116,4 +117,4 @@ def _warn_unknown(book: RuleBook, asked: Mapping[str, object]) -> None:
     text = " ".join(rule.condition for rule in book.rules)
     for name in asked:
         if name.split(".", 1)[0] not in book.settings and name not in text:
-            print(f"ppscope: this sglang has no setting {name}; it decides nothing here", file=sys.stderr)
+            complain(f"this sglang has no setting {name}; it decides nothing here")

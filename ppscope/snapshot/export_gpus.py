@@ -7,10 +7,9 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from ppscope.records import AnyRecord, GpuDevice, GpuSample, Hello
 from ppscope.sources.gpu_reasons import throttle_names
+from ppscope.unicode import json_bytes
 
 SCHEMA = "ppscope.gpu_samples/1"
 _FIELDS = tuple(name for name in GpuSample.__struct_fields__ if name != "pids")
@@ -50,4 +49,4 @@ def gpu_csv(records: Iterable[AnyRecord]) -> str:
 
 def gpu_json(records: Iterable[AnyRecord]) -> bytes:
     """An object of schema `ppscope.gpu_samples/1`; unknown is null."""
-    return msgspec.json.encode({"schema": SCHEMA, "samples": _rows(records)})
+    return json_bytes({"schema": SCHEMA, "samples": _rows(records)})

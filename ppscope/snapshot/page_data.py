@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
+from ppscope.unicode import json_bytes
 from ppscope.whole import whole
 
 SCHEMA = "ppscope.snapshot/1"
@@ -37,7 +38,7 @@ def embed(data: Json) -> tuple[str, str]:
 
 def _squeeze(data: Json) -> str:
     squeeze = zlib.compressobj(7, zlib.DEFLATED, -15)
-    packed = squeeze.compress(msgspec.json.encode(data)) + squeeze.flush()
+    packed = squeeze.compress(json_bytes(data)) + squeeze.flush()
     return base64.b64encode(packed).decode()
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 
+from ppscope import stdout
 from ppscope.trace.batch import analyse_files, find_files
 from ppscope.trace.report import TraceReport, make_report, to_json
 from ppscope.trace.source import TraceError
@@ -54,19 +55,19 @@ def run(paths: list[str], as_json: bool) -> int:
 def read(paths: list[str]) -> tuple[TraceReport | None, int]:
     """Analyses trace files and folders, says on stderr what could not be read; the report, None without any, and the exit code."""
     if not paths:
-        print("ppscope trace: name at least one trace file or folder", file=sys.stderr)
+        _say("name at least one trace file or folder")
         return None, USAGE
     progress = _Progress()
     try:
         files = find_files(paths)
         analyses, errors = analyse_files(files.every, progress)
     except TraceError as error:
-        print(f"ppscope trace: {error}", file=sys.stderr)
+        _say(str(error))
         return None, UNREADABLE
     finally:
         progress.clear()
     for line in errors.values():
-        print(f"ppscope trace: {line}", file=sys.stderr)
+        _say(line)
     if not analyses:
         return None, UNREADABLE
     report = make_report(analyses)
@@ -78,8 +79,11 @@ def read(paths: list[str]) -> tuple[TraceReport | None, int]:
 def show(report: TraceReport, as_json: bool) -> None:
     """Prints a report to stdout."""
     if as_json:
-        sys.stdout.write(json.dumps(to_json(report), indent=2) + "\n")
-        return
-    # An ASCII terminal gets escapes instead of an error.
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(render(report).encode(encoding, "backslashreplace").decode(encoding))
+        stdout.write_text(json.dumps(to_json(report), indent=2) + "\n")
+    else:
+        stdout.write_text(render(report))
+
+
+def _say(line: str) -> None:
+    # A file's name may hold a line break, too.
+    sys.stderr.write(stdout.harmless("ppscope trace: " + line.replace("\n", "?")) + "\n")

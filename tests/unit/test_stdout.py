@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from ppscope.snapshot.recorder import Recorder
 from ppscope.target.errors import SUDO, for_command
+from tests.kineto import Pipeline
+from tests.recordings import recording
+from tests.shared import ROOT
 
 CLOSED, FULL = (">&-", "it is closed"), ("> /dev/full", "No space left on device")
 
@@ -20,6 +26,47 @@ def test_a_stdout_that_takes_nothing_is_one_line_and_3(command: str, to: str, wh
         ["sh", "-c", f'"$0" -m ppscope {command} {to}', sys.executable], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (3, f"ppscope: cannot write to standard output: {why}\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    inside = tmp_path_factory.mktemp("piped")
+    recorder = Recorder(inside / "r.pps", 1 << 30, 1e9)
+    recorder.write(recording(30, 4))
+    recorder.close()
+    (inside / "t").mkdir()
+    Pipeline([2_000_000, 2_000_000]).build().write(inside / "t")
+    return inside
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--help",
+        "check --help",
+        "open r.pps --json",
+        "compare r.pps r.pps",
+        "compare r.pps r.pps --json",
+        "trace t --text",
+        "trace t --json",
+        *(f"export r.pps --to {kind}" for kind in ("html", "perfetto", "speedscope", "folded", "gpu-csv", "gpu-json")),
+        "doctor",
+        "rules",
+    ],
+)
+def test_a_reader_that_is_gone_is_141_and_nothing_said(command: str, folder: Path) -> None:
+    """1 would mean findings, and 0 that all is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = (
+        command.split() if command != "rules" else ["rules", "--source", str(ROOT / "ppscope" / "emulator"), "--json"]
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "ppscope", *words], stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "is used" not in line]) == (141, [])
 
 
 def test_the_module_is_the_command() -> None:
