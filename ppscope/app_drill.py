@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Union
 
 from ppscope.feed import Feed
 from ppscope.records import RankKey
-from ppscope.views import LaunchRow, RankRow, Screen, Span
+from ppscope.views import LaunchRow, RankRow, Screen, Span, ThreadStacks
 from ppscope.widgets.detail import (
     Frame,
     candidates_listing,
@@ -20,13 +21,12 @@ from ppscope.widgets.panel_launches import launch_listing
 from ppscope.widgets.rows import rank_name
 from ppscope.widgets.text import cut, duration
 
-STACK_SECONDS = 10.0
-
 
 class Where(NamedTuple):
     """What a level needs to fill its list."""
 
     feed: Feed
+    stacks: Callable[[RankKey], list[ThreadStacks]]
     screen: Screen
     start_ns: int
     end_ns: int
@@ -94,7 +94,7 @@ class SourceLevel(NamedTuple):
 
     def listing(self, where: Where) -> Listing:
         """Callers and callees with their shares."""
-        return source_listing(self.frame, where.feed.stacks(self.rank, STACK_SECONDS), where.width)
+        return source_listing(self.frame, where.stacks(self.rank), where.width)
 
     def deeper(self, item: Item, where: Where) -> None:
         """Nothing lies below a source line."""

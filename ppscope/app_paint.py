@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.containers import Horizontal
 
-from ppscope.app_drill import STACK_SECONDS, LaunchLevel, Level, SourceLevel
+from ppscope.app_drill import LaunchLevel, Level, SourceLevel
 from ppscope.app_lanes import NOTHING
 from ppscope.app_state import SECOND, State
 from ppscope.widgets.cells import SPAN_COLUMN_NS, lane_line
@@ -212,7 +212,7 @@ class Painter:
             return launches_listing(screen.launches, "burst" in self.able, width, state.filter, state.kept, read)
         if state.panel == 3:
             rank = state.rank
-            threads = [] if rank is None else state.feed.stacks(rank, STACK_SECONDS)
+            threads = [] if rank is None else state.stacks(rank)
             return stacks_listing(threads, "–" if rank is None else rank_name(rank), state.closed, state.filter, width)
         if state.panel == 4:
             return gpus_listing(screen.gpus, width)

@@ -9,12 +9,13 @@ from ppscope.app_lanes import Lanes
 from ppscope.app_window import Window
 from ppscope.feed import Feed
 from ppscope.records import RankKey
-from ppscope.views import Screen
+from ppscope.views import Screen, ThreadStacks
 from ppscope.widgets.panel_server import LoadHistory
 from ppscope.widgets.panel_stacks import StackKey
 from ppscope.widgets.rows import Row, stage_rows
 
 HISTORY_S = 600
+STACK_SECONDS = 10.0
 SECOND = 1_000_000_000
 FIGURES_NS = 300_000_000
 """Keys within this time of the last figures are answered with them: at 64 ranks they are most of the work of a frame."""
@@ -49,6 +50,7 @@ class State:
         self.levels: list[Level] = []
         self.seen: set[int] = set()
         self._on_gpu: set[RankKey] = set()
+        self._held_stacks: dict[RankKey, list[ThreadStacks]] = {}
         self._cursor_key: tuple[int, int, RankKey | None] | None = None
         self._history: deque[tuple[float | None, float | None, float | None]] = deque(maxlen=HISTORY_S)
         self._history_ns = 0
@@ -87,7 +89,15 @@ class State:
     def where(self, width: int) -> Where:
         """What a level needs to fill its list."""
         end = min(self.window.end_ns, self.now_ns)
-        return Where(self.feed, self.screen, self.window.start_ns, end, self.origin_ns, width)
+        return Where(self.feed, self.stacks, self.screen, self.window.start_ns, end, self.origin_ns, width)
+
+    def stacks(self, rank: RankKey) -> list[ThreadStacks]:
+        """Stack trees of a rank over the last seconds; frozen, those up to the figures' instant, which are kept for as long."""
+        if not self.frozen:
+            return self.feed.stacks(rank, STACK_SECONDS)
+        if rank not in self._held_stacks:
+            self._held_stacks[rank] = self.feed.stacks(rank, STACK_SECONDS, self.screen.now_ns)
+        return self._held_stacks[rank]
 
     def shown_rows(self) -> list[Row]:
         """The rows that are on the screen now."""
@@ -114,6 +124,7 @@ class State:
             self.present = self.feed.screen()
         if not self.frozen:
             self.now_ns, self.screen = present_ns, self.present
+            self._held_stacks.clear()
             if self.screen.header.launcher_pid != self._server:
                 self._server = self.screen.header.launcher_pid
                 self._history.clear()
@@ -238,7 +249,10 @@ class State:
     def toggle_freeze(self) -> None:
         """Hold everything that is shown, or let it go on."""
         self.frozen = not self.frozen
-        if not self.frozen:
+        if self.frozen:
+            if self.rank is not None:
+                self.stacks(self.rank)  # a minute later the feed has them no more
+        else:
             self.now_ns = self.feed.now_ns()
             if self.window.live:
                 self.window.to_live(self.extent)

@@ -42,8 +42,8 @@ class Feed(Protocol):
     def spans(self, rank: RankKey, start_ns: int, end_ns: int) -> list[Span]:
         """Single spans of a rank's main thread, in order."""
 
-    def stacks(self, rank: RankKey, seconds: float) -> list[ThreadStacks]:
-        """Stack trees of a rank's threads over the last seconds, busiest thread first."""
+    def stacks(self, rank: RankKey, seconds: float, until_ns: int | None = None) -> list[ThreadStacks]:
+        """Stack trees of a rank's threads over the last seconds, or those before an instant, busiest thread first."""
 
     def stack_text(self, stack: int) -> list[tuple[str, str, int | None]]:
         """(function, file, line) of a stack, outermost first."""

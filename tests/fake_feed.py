@@ -214,7 +214,7 @@ class FakeFeed:
             at += step
         return out
 
-    def stacks(self, rank: RankKey, seconds: float) -> list[ThreadStacks]:
+    def stacks(self, rank: RankKey, seconds: float, until_ns: int | None = None) -> list[ThreadStacks]:
         other = StackNode("<module>", "<string>", 1, 1.0, 0.0, None, (
             StackNode("_watchdog_thread", "sglang/srt/utils/watchdog.py", 88, 1.0, 1.0, None, ()),
         ))  # fmt: skip

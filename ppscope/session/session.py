@@ -191,12 +191,13 @@ class Session(Intake):
         rest = spans(state.exact, state.timeline, start_ns, end_ns) if state else []
         return self.bursts.spans(rank, start_ns, end_ns, rest)
 
-    def stacks(self, rank: RankKey, seconds: float) -> list[ThreadStacks]:
-        """Stack trees of a rank's threads over the last seconds."""
+    def stacks(self, rank: RankKey, seconds: float, until_ns: int | None = None) -> list[ThreadStacks]:
+        """Stack trees of a rank's threads over the last seconds seen, or seen before an instant."""
         state = self.states.get(rank)
         if state is None or state.newest_ns is None:
             return []
-        return thread_stacks(state, state.newest_ns - int(seconds * 1e9), self.interned)
+        end_ns = state.newest_ns if until_ns is None else min(until_ns, state.newest_ns)
+        return thread_stacks(state, end_ns - int(seconds * 1e9), until_ns, self.interned)
 
     def stack_text(self, stack: int) -> list[tuple[str, str, int | None]]:
         """(function, file, line) of a stack, outermost first."""

@@ -35,10 +35,10 @@ class _Growing:
         )
 
 
-def _tree(spans: Iterable[Sampled], since_ns: int, interned: Interned) -> tuple[StackNode, int]:
+def _tree(spans: Iterable[Sampled], since_ns: int, until_ns: int | None, interned: Interned) -> tuple[StackNode, int]:
     per_stack: dict[int, int] = {}
     for start, end, stack in spans:
-        took = end - max(start, since_ns)
+        took = (end if until_ns is None else min(end, until_ns)) - max(start, since_ns)
         if took > 0:
             per_stack[stack] = per_stack.get(stack, 0) + took
     root = _Growing("all", "")
@@ -54,11 +54,11 @@ def _tree(spans: Iterable[Sampled], since_ns: int, interned: Interned) -> tuple[
     return root.finish(max(root.total, 1)), root.total
 
 
-def thread_stacks(state: RankState, since_ns: int, interned: Interned) -> list[ThreadStacks]:
-    """One tree a thread with samples since then; the main thread first, then by time seen outside idle stacks."""
+def thread_stacks(state: RankState, since_ns: int, until_ns: int | None, interned: Interned) -> list[ThreadStacks]:
+    """One tree a thread with samples since then, and before `until_ns`; the main thread first, then by time seen outside idle stacks."""
     trees = []
     for tid, spans in state.threads.items():
-        root, seen = _tree(spans, since_ns, interned)
+        root, seen = _tree(spans, since_ns, until_ns, interned)
         if seen:
             name = state.thread_names.get(tid, "")
             trees.append(ThreadStacks(state.rank.key, tid, name, seen / 1e9, root))

@@ -175,9 +175,9 @@ class RecordingFeed:
         self._listed = asked, listed
         return listed
 
-    def stacks(self, rank: RankKey, seconds: float) -> list[ThreadStacks]:
-        """Stack trees of a rank's threads over the seconds before the figures' instant."""
-        return self._figures.stacks(rank, seconds)
+    def stacks(self, rank: RankKey, seconds: float, until_ns: int | None = None) -> list[ThreadStacks]:
+        """Stack trees of a rank's threads over the seconds before the figures' instant, or an earlier one."""
+        return self._figures.stacks(rank, seconds, until_ns)
 
     def stack_text(self, stack: int) -> list[tuple[str, str, int | None]]:
         """(function, file, line) of a stack, outermost first."""

@@ -159,6 +159,9 @@ def test_figures_follow_once_the_lanes_rest(feed: RecordingFeed, minute: int) ->
     assert len(tokens) > 55
     assert set(tokens) <= {minute - 2, minute - 1}, "of the minute before"
     assert feed.stacks(RankKey(0, 0, 0), 10.0)[0].seconds == pytest.approx(10, abs=2)
+    assert feed.stacks(RankKey(0, 0, 0), 60.0, end - 55 * SECOND)[0].seconds == pytest.approx(5, abs=2), (
+        "a minute is kept"
+    )
 
 
 def test_figures_of_the_end_are_those_of_the_whole(long: Path, whole: RecordedSession) -> None:

@@ -44,6 +44,31 @@ def test_the_lane_of_a_rank_is_its_main_thread_and_no_other(
     assert set(session.states[KEY].threads) == {11, 12, main}, "the others are kept for the list of threads"
 
 
+def test_stacks_up_to_an_instant_are_of_the_seconds_before_it_and_of_nothing_after() -> None:
+    rank = Rank(KEY, 10, 100, "sglang::scheduler_PP0", main_tid=10)
+    stream = FedStream(
+        Hello(1, "", "here", 0, 0, 1, "", ""),
+        Server(0, 5, 1, "launch_server", "serving", (rank,), 1, 1, 1),
+        *(FrameDef(number, f"second_{number}", "a.py", 1) for number in range(20)),
+        *(StackDef(number, (number,)) for number in range(20)),
+        *(StackSpans(KEY, 10, "", n * S, n * S + S, S // 50, [n * S], [n * S + S], [n]) for n in range(10)),
+    )
+    session = Session(stream)
+    session.poll()
+
+    def seen(until_ns: int | None) -> dict[str, float]:
+        (tree,) = session.stacks(KEY, 3.0, until_ns)
+        return {node.function: round(node.total * tree.seconds, 3) for node in tree.root.children}
+
+    frozen = 9 * S + S // 2
+    shown = seen(frozen)
+    assert shown == {"second_6": 0.5, "second_7": 1.0, "second_8": 1.0, "second_9": 0.5}
+    stream.add(*(StackSpans(KEY, 10, "", n * S, n * S + S, S // 50, [n * S], [n * S + S], [n]) for n in range(10, 20)))
+    session.poll()
+    assert seen(frozen) == shown
+    assert set(seen(None)) == {"second_17", "second_18", "second_19"}
+
+
 @pytest.mark.parametrize(
     ("ns_pid", "threads", "main"),
     [
