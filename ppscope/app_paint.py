@@ -10,6 +10,7 @@ from textual.containers import Horizontal
 from ppscope.app_drill import LaunchLevel, Level, SourceLevel
 from ppscope.app_lanes import NOTHING
 from ppscope.app_state import SECOND, State
+from ppscope.views import LaunchRow
 from ppscope.widgets.cells import SPAN_COLUMN_NS, lane_line
 from ppscope.widgets.chrome import PANELS, axis, crumbs_line, footer_line, legend_line, tabs_line
 from ppscope.widgets.gantt import Gantt, Labels
@@ -19,7 +20,7 @@ from ppscope.widgets.listing import Listing, Pane
 from ppscope.widgets.look import Look
 from ppscope.widgets.panel_findings import findings_listing
 from ppscope.widgets.panel_gpus import gpus_listing
-from ppscope.widgets.panel_launches import launch_key, launches_listing
+from ppscope.widgets.panel_launches import launches_listing
 from ppscope.widgets.panel_server import server_listing
 from ppscope.widgets.panel_stacks import StackKey, stacks_listing
 from ppscope.widgets.rows import head_line, label_line, label_widths, rank_name
@@ -219,11 +220,10 @@ class Painter:
         return server_listing(screen.settings, screen.header.load, state.history, state.filter, width)
 
     def below(self, key: object) -> Level | None:
-        """The level under an item of a panel: a stack's leaf has a source line."""
+        """The level under an item of a panel: a stack's leaf has a source line, a launch has all that is known of it."""
         if isinstance(key, StackKey) and key.leaf and self.state.rank is not None:
             return SourceLevel(self.state.rank, key.frame)
-        launch = next((row for row in self.state.screen.launches if launch_key(row) == key), None)
-        return None if launch is None else LaunchLevel(launch)
+        return LaunchLevel(key) if isinstance(key, LaunchRow) else None
 
     def copy_text(self, pane: Pane) -> str:
         """What `y` copies: the chosen item, or without one the whole list."""

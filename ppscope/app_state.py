@@ -189,12 +189,14 @@ class State:
 
     def move(self, by: int) -> None:
         """Move the cursor over rows that can be chosen."""
-        step = 1 if by > 0 else -1
-        at = max(0, min(self.cursor + by, len(self.rows) - 1))
-        while 0 <= at < len(self.rows) and self.rows[at].kind == "gpu":
-            at += step
-        if 0 <= at < len(self.rows):
-            self.choose(at)
+        rows = [index for index, row in enumerate(self.rows) if row.kind != "gpu"]
+        at = self.cursor + by
+        if not rows:
+            return
+        if by > 0:
+            self.choose(next((index for index in rows if index >= at), rows[-1]))
+        else:
+            self.choose(next((index for index in reversed(rows) if index <= at), rows[0]))
 
     def choose(self, index: int) -> None:
         """Put the cursor on a row."""

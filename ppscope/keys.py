@@ -9,7 +9,7 @@ class Key(NamedTuple):
     """One action and its keys.
 
     `keys` are Textual key names, `show` is what the reader sees. `footer` is a short word for the footer, empty to leave it out;
-    `needs` names a condition without which the key is not bound: `burst`, `snapshot` or `candidates`.
+    `needs` names a condition without which the key is not bound: `burst`, `snapshot`, `candidates` or `palette`.
     """
 
     action: str
@@ -61,7 +61,7 @@ KEYS: tuple[Key, ...] = (
     Key("attach", ("a",), "a", "attach to another server, once this one is gone", DO, "attach", needs="candidates"),
     Key("light", ("t",), "t", "light or dark", DO),
     Key("help", ("question_mark",), "?", "this help", DO, "help"),
-    Key("command_palette", ("ctrl+p",), "^p", "command palette", DO),
+    Key("command_palette", ("ctrl+p",), "^p", "command palette", DO, needs="palette"),
     Key("quit", ("q",), "q", "quit", DO, "quit"),
     Key(
         "suspend_process", ("ctrl+z",), "^z", "suspend; fg in the shell brings the screen back, collection goes on", DO

@@ -69,14 +69,35 @@ class Pane(LineView):
         self._draw()
 
     def move(self, by: int) -> None:
-        """Choose another item."""
-        self.chosen = max(0, min(self.chosen + by, len(self.listing.items) - 1))
-        self._draw()
+        """Choose another item, once the chosen one is shown to its end, or up to its beginning."""
+        if not self._scroll_within(by):
+            self.choose(self.chosen + by)
 
     def page(self, by: int) -> None:
         """Move by what fits."""
-        rows = max((len(item.lines) for item in self.listing.items), default=1)
-        self.move(by * max(1, self._room() // max(1, rows)))
+        if not self._scroll_within(by * max(1, self._room() - 1)):
+            rows = max((len(item.lines) for item in self.listing.items), default=1)
+            self.choose(self.chosen + by * max(1, self._room() // max(1, rows)))
+
+    def choose(self, index: int) -> None:
+        """Choose an item, the nearest where there are not so many."""
+        self.chosen = max(0, min(index, len(self.listing.items) - 1))
+        self._draw()
+
+    def _scroll_within(self, by: int) -> bool:
+        """Show the next rows of a chosen item that is taller than the room; False where there are none."""
+        first, last = self._rows_of_chosen()
+        if last - first <= self._room():
+            return False
+        top = max(first, min(self.top + by, last - self._room()))
+        moved, self.top = top != self.top, top
+        self._draw()
+        return moved
+
+    def _rows_of_chosen(self) -> tuple[int, int]:
+        """Its first row, and the one behind its last, among the rows of all items."""
+        heights = [len(item.lines) for item in self.listing.items[: self.chosen + 1]]
+        return sum(heights[:-1]), sum(heights)
 
     def item_at(self, y: int) -> int | None:
         """Index of the item drawn in a row."""
@@ -93,17 +114,12 @@ class Pane(LineView):
         return max(1, self.size.height - len(self.listing.head))
 
     def _draw(self) -> None:
-        rows: list[Line] = []
-        first = last = 0
-        for index, item in enumerate(self.listing.items):
-            if index == self.chosen:
-                first, last = len(rows), len(rows) + len(item.lines)
-            rows.extend(item.lines)
+        rows = [line for item in self.listing.items for line in item.lines]
+        first, last = self._rows_of_chosen()
         room = self._room()
-        self.top = max(0, min(self.top, len(rows) - room))
-        if last > self.top + room:
-            self.top = last - room
-        self.top = min(self.top, first)
+        # All of the chosen item is shown, or where it is taller than the room nothing else.
+        least, most = sorted((first, last - room))
+        self.top = max(least, min(self.top, most, max(0, len(rows) - room)))
         head = len(self.listing.head)
         over = {}
         if self.focused and self.listing.items:

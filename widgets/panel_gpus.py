@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ppscope.views import GpuPanelRow
 from ppscope.widgets.listing import Item, Listing
+from ppscope.widgets.rows import short_rank_name
 from ppscope.widgets.text import UNKNOWN, Line, Span, clean, gib, left, number, right, spark
 
 
@@ -67,14 +68,18 @@ def _line(row: GpuPanelRow, wide: int, width: int) -> Line:
 def _throttle(row: GpuPanelRow) -> Span:
     if row.stalled_s is not None:
         return left(f"  stalled {row.stalled_s:.0f} s", 16), "warn"
+    return left(f"  {_reasons(row)}", 16), "warn" if row.throttle else "dim"
+
+
+def _reasons(row: GpuPanelRow) -> str:
     if row.throttle:
-        return left("  " + ",".join(clean(name) for name in row.throttle), 16), "warn"
+        return ",".join(clean(name) for name in row.throttle)
     known = row.last is not None and row.last.throttle_reasons is not None
-    return left("  none" if known else f"  {UNKNOWN}", 16), "dim"
+    return "none" if known else UNKNOWN
 
 
 def _ranks(row: GpuPanelRow) -> str:
-    names = [f"PP{key.pp}.{key.tp}" for key in row.ranks]
+    names = [short_rank_name(key) for key in row.ranks]
     return (",".join(names) or UNKNOWN) + (" emulated" if row.device.emulated else "")
 
 
@@ -94,8 +99,13 @@ def _link(row: GpuPanelRow) -> str:
 
 
 def _text(row: GpuPanelRow) -> str:
+    """The row as it is shown: a stalled GPU has no present figures, an unknown reason is none."""
     last = row.last
     power = None if last is None else last.power_w
     util = None if last is None else last.util_percent
     name = clean(row.device.name) + (" (emulated)" if row.device.emulated else "")
-    return f"GPU {row.device.index} {name}: {number(power, 'W')}, {number(util, '%')} util, throttle {row.throttle or 'none'}"
+    stalled = f"stalled {row.stalled_s:.0f} s, before that " if row.stalled_s is not None else ""
+    return (
+        f"GPU {row.device.index} {name}: {stalled}{number(power, 'W')}, {number(util, '%')} util, throttle {_reasons(row)},"
+        f" ranks {_ranks(row)}"
+    )

@@ -54,15 +54,16 @@ def launches_listing(
     if not ordered:
         return Listing((Item((((f"  no launch has {clean(text)!r}", "dim"),),)),))
     sites = width >= 110
-    columns = left("stage", 6) + left("kind", 8) + right("launches", 9) + right("GPU ms", 10) + right("share", 7)
+    places = max(6, *(len(_place(row)) + 1 for row in ordered))
+    columns = left("stage", places) + left("kind", 8) + right("launches", 9) + right("GPU ms", 10) + right("share", 7)
     columns += right("per step", 10) + right("gap µs", 9) + "  "
     head: Line = ((" " + columns + (left("op or line", 30) if sites else "") + "kernel", "dim"),)
     lead: tuple[Line, ...] = (((" trace files kept in ", "dim"), (clean(kept), "accent")),) if kept else ()
-    return Listing(tuple(_item(row, sites, width) for row in ordered[:MOST_ROWS]), (*lead, head))
+    return Listing(tuple(_item(row, places, sites, width) for row in ordered[:MOST_ROWS]), (*lead, head))
 
 
 def _haystack(row: LaunchRow) -> str:
-    return f"pp{row.stage} {row.kind} {row.name} {row.op or ''} {row.file or ''}".casefold()
+    return f"{_place(row)} {row.kind} {row.name} {row.op or ''} {row.file or ''}".casefold()
 
 
 def _role(row: LaunchRow) -> str:
@@ -85,11 +86,18 @@ def per_step(row: LaunchRow) -> str:
     return str(row.fewest) if row.fewest == row.most else f"{row.fewest}–{row.most}"
 
 
-def _item(row: LaunchRow, sites: bool, width: int) -> Item:
-    stage = UNKNOWN if row.stage is None else f"PP{row.stage}"
+def _place(row: LaunchRow) -> str:
+    """Its stage, with the data-parallel replica in front of all but the first one's."""
+    if row.stage is None:
+        return UNKNOWN
+    return f"D{row.rank.dp}·PP{row.stage}" if row.rank is not None and row.rank.dp else f"PP{row.stage}"
+
+
+def _item(row: LaunchRow, places: int, sites: bool, width: int) -> Item:
+    stage = _place(row)
     gpu_ms = None if row.gpu_us is None else row.gpu_us / 1000
     spans: list[Span] = [
-        (" " + left(stage, 6), ""),
+        (" " + left(stage, places), ""),
         (left(row.kind, 8), _role(row)),
         (right(number(row.count), 9), ""),
         (right(number(gpu_ms, digits=2), 10), "bold"),
@@ -100,21 +108,15 @@ def _item(row: LaunchRow, sites: bool, width: int) -> Item:
     ]
     if sites:
         spans.append((left(cut_left(site(row), 29), 30), "accent"))
-    spans.append((cut(row.name, max(10, width - (100 if sites else 63))), ""))
+    spans.append((cut(row.name, max(10, width - places - (94 if sites else 57))), ""))
     copy = clean(f"{stage} {row.kind} {row.count}× {site(row)} {row.name} {row.reason or ''}".rstrip())
-    return Item((tuple(spans),), launch_key(row), copy)
-
-
-def launch_key(row: LaunchRow) -> tuple[object, ...]:
-    """What names a row for ever."""
-    return ("launch", row.rank, row.stage, row.kind, row.name, row.reason is None)
+    # Kernels of one short name differ in more than can be told in few words: nothing less than the row names it.
+    return Item((tuple(spans),), row, copy)
 
 
 def launch_listing(row: LaunchRow, width: int) -> Listing:
     """One row in full: what, how often, how long, and from where."""
-    stage = UNKNOWN if row.stage is None else f"PP{row.stage}"
-    if row.rank is not None:
-        stage += f" TP{row.rank.tp}"
+    stage = _place(row) if row.rank is None else f"{_place(row)} TP{row.rank.tp}"
     gpu_ms = None if row.gpu_us is None else row.gpu_us / 1000
     mean_us = row.gpu_us / row.count if row.gpu_us is not None and row.count else None
     head: list[Line] = [

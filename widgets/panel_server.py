@@ -53,7 +53,7 @@ def _history(name: str, values: Sequence[float | None], last: float | None, cell
 
 def _line(row: SettingRow, name: int, column: int) -> Line:
     role = "warn" if row.differs else ""
-    cells = [(left(UNKNOWN if value is None else value, column - 1) + " ", role if value is not None else "faint")
+    cells = [(left(_said(value), column - 1) + " ", role if value is not None else "faint")
              for value in (row.requested, row.resolved, row.observed)]  # fmt: skip
     return (
         (" ≠ " if row.differs else "   ", "warn bold"),
@@ -63,4 +63,9 @@ def _line(row: SettingRow, name: int, column: int) -> Line:
 
 
 def _text(row: SettingRow) -> str:
-    return clean(f"{row.name}: requested {row.requested}, resolved {row.resolved}, observed {row.observed}")
+    asked, resolved, observed = _said(row.requested), _said(row.resolved), _said(row.observed)
+    return clean(f"{row.name}: requested {asked}, resolved {resolved}, observed {observed}")
+
+
+def _said(value: str | None) -> str:
+    return UNKNOWN if value is None else value

@@ -56,6 +56,12 @@ def rank_name(key: RankKey) -> str:
     return f"DP{key.dp} {name}" if key.dp else name
 
 
+def short_rank_name(key: RankKey) -> str:
+    """`PP3.1` for stage 3 and tensor-parallel rank 1, where many names share a cell."""
+    name = f"PP{key.pp}.{key.tp}"
+    return f"D{key.dp}·{name}" if key.dp else name
+
+
 def stage_rows(
     stages: Sequence[StageRow], folded_out: Collection[tuple[int, int]], gpu_lanes: Collection[RankKey], text: str = ""
 ) -> list[Row]:

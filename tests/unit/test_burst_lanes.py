@@ -32,8 +32,8 @@ from ppscope.session.burst import FRESH_NS, BurstState
 from ppscope.session.burst_lane import BurstLane
 from ppscope.session.burst_pieces import gpu_pieces, host_pieces
 from ppscope.target.phases import PhaseTable
-from ppscope.views import Cell, Finding, Lane
-from ppscope.widgets.panel_launches import NONE_READ, launch_key, launch_listing, launches_listing
+from ppscope.views import Cell, Finding, Lane, LaunchRow
+from ppscope.widgets.panel_launches import NONE_READ, launch_listing, launches_listing
 from ppscope.widgets.text import width_of
 
 STYLES = PhaseTable.load().styles
@@ -222,7 +222,8 @@ def test_the_launches_panel_lists_and_opens_a_row() -> None:
         assert ["late_kernel" in item.copy for item in listing.items] == [True, False], "out of place first"
         assert all(width_of(line) <= width for item in listing.items for line in item.lines)
     assert len(launches_listing(state.launches, True, 120, "gemm").items) == 1
-    row = next(row for row in state.launches if launch_key(row) == listing.items[0].key)
+    row = listing.items[0].key
+    assert isinstance(row, LaunchRow)
     text = launch_listing(row, 120).text
     for part in ("3 in 2 steps", "1–2 a step", "0.009 ms", "aten::add", "model.py:12", "2.0 µs", "cudaLaunchKernel"):
         assert part in text
