@@ -128,7 +128,10 @@ class PpscopeApp(Canvas):
             self.state.toggle_closed(key)
 
     def action_leave(self) -> None:
-        """One level up."""
+        """One level up; out of a filter that is shown without the keys, it is the filter."""
+        if self.query_one("#filter", Input).display:
+            self._clear_filter()
+            return
         self.state.back()
         self.painter.reset_pane = True
         self.paint()
@@ -211,8 +214,11 @@ class PpscopeApp(Canvas):
         if event.key == "escape" and self.query_one("#filter", Input).has_focus:
             event.stop()
             event.prevent_default()
-            self.state.set_filter("")
-            self._close_filter()
+            self._clear_filter()
+
+    def _clear_filter(self) -> None:
+        self.state.set_filter("")
+        self._close_filter()
 
     def _close_filter(self) -> None:
         self.screen.set_focus(None)
@@ -311,7 +317,7 @@ class PpscopeApp(Canvas):
             index = view.item_at(event.y)
             state.in_panel = True
             if index is not None:
-                view.move(index - view.chosen)
+                view.choose(index)
         elif view.id == "tabs" and not state.levels:
             at = 1
             for number, name in enumerate(PANELS, start=1):

@@ -16,9 +16,9 @@ LAUNCHES_PANEL = 2
 
 
 def ask(app: Canvas) -> None:
-    """Open the dialog and do what the user chooses there."""
+    """Open the dialog and do what the user chooses there; not below a line that says nothing of such a key."""
     offer = app.feed.burst()
-    if offer is None:
+    if offer is None or app.is_too_small:
         return
 
     def chosen(choice: BurstChoice | None) -> None:

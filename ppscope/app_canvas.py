@@ -70,6 +70,8 @@ class Canvas(App[None]):
             for name, there in (("burst", feed.burst() is not None), ("snapshot", save_snapshot is not None))
             if there
         }
+        if not ascii:
+            self.able.add("palette")
         for theme in THEMES:
             self.register_theme(theme)
         self.animation_level = "none"
@@ -132,15 +134,23 @@ class Canvas(App[None]):
             # Figures change once a second; only the lanes go at the full rate.
             self.paint(figures=self._ticks % max(self._every, 10) < self._every)
 
+    @property
+    def is_too_small(self) -> bool:
+        """Whether one line that says so is all that is shown."""
+        return self.size.width < SMALLEST[0] or self.size.height < SMALLEST[1]
+
     def paint(self, figures: bool = True) -> None:
         """Bring the screen up to date; without `figures` only the lanes."""
         if not self.is_running or self.size.width == 0:
             return
-        small = self.size.width < SMALLEST[0] or self.size.height < SMALLEST[1]
+        small = self.is_too_small
         notice = self.query_one("#small", LineView)
         main = self.query_one("#main", Vertical)
         if main.display == small:
             main.display, notice.display = not small, small
+            box = self.query_one("#filter", Input)
+            if box.display and not small:
+                box.focus()  # what is hidden has lost the keys
         if small:
             notice.show([((too_small(self.size.width), "warn"),)])
             return

@@ -9,11 +9,16 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from ppscope.views import BurstOffer, BurstProgress
+from ppscope.widgets.help import HelpPane
 from ppscope.widgets.lines import LineView
+from ppscope.widgets.listing import Item, Listing
 from ppscope.widgets.look import Look
-from ppscope.widgets.text import Line, Span, clean, wrapped
+from ppscope.widgets.rows import rank_name
+from ppscope.widgets.text import Line, clean, flowed, wrapped
 
 MOST_ROUNDS = 64
+LEAST_WIDTH = 24
+"""Cells below which rows are cut at their right end."""
 
 
 class BurstChoice(NamedTuple):
@@ -31,7 +36,7 @@ def burst_lines(offer: BurstOffer, progress: BurstProgress | None, choice: Burst
         return _running_lines(progress, width)
     lines: list[Line] = [((" profile burst", "accent bold"),), ()]
     if offer.problem is not None:
-        return [*lines, *_wrapped(f"Not now: {offer.problem}.", "warn", width), (), _keys((("Esc", "back"),))]
+        return [*lines, *_wrapped(f"Not now: {offer.problem}.", "warn", width), (), *_keys((("Esc", "back"),), width)]
     activities = "CPU" if offer.device == "cpu" else "CPU and GPU"
     micro_batches = choice.rounds * offer.slots
     what = (
@@ -56,7 +61,7 @@ def burst_lines(offer: BurstOffer, progress: BurstProgress | None, choice: Burst
         ("k", f"keep files: {'yes' if choice.keep else 'no'}"),
         ("Esc", "back"),
     )
-    return [*lines, (), _keys(keys)]
+    return [*lines, (), *_keys(keys, width)]
 
 
 def _running_lines(progress: BurstProgress, width: int) -> list[Line]:
@@ -65,35 +70,40 @@ def _running_lines(progress: BurstProgress, width: int) -> list[Line]:
         (),
     ]
     lines += _wrapped(progress.message, "", width)
-    lines += [((f"   PP{key.pp} TP{key.tp}  ", "dim"), (clean(state), "")) for key, state in progress.ranks[:16]]
-    return [*lines, (), _keys((("x", "stop it and throw its traces away"), ("Esc", "back, it goes on")))]
+    lines += [((f"   {rank_name(key)}  ", "dim"), (clean(state), "")) for key, state in progress.ranks[:16]]
+    return [*lines, (), *_keys((("x", "stop it and throw its traces away"), ("Esc", "back, it goes on")), width)]
 
 
 def _wrapped(text: str, role: str, width: int, mark: str = "") -> list[Line]:
-    rows = wrapped(clean(text), max(20, width - 2 - len(mark)))
+    rows = wrapped(clean(text), max(LEAST_WIDTH - 4, width - 2 - len(mark)))
     return [((f" {mark if not place else ' ' * len(mark)}{row}", role),) for place, row in enumerate(rows)]
 
 
-def _keys(keys: tuple[tuple[str, str], ...]) -> Line:
-    spans: list[Span] = [(" ", "")]
-    for key, what in keys:
-        spans += [(key, "key"), (f" {what}   ", "dim")]
-    return tuple(spans)
+def _keys(keys: tuple[tuple[str, str], ...], width: int) -> list[Line]:
+    parts: list[Line] = [((key, "key"), (f" {what}", "dim")) for key, what in keys]
+    return [((" ", ""), *line) for line in flowed(parts, width - 1, "   ")]
 
 
 class BurstDialog(ModalScreen["BurstChoice | None"]):
-    """Asks, and gives back the choice; None when the user goes back."""
+    """Asks, and gives back the choice; None when the user goes back. It starts nothing before its text was shown to the end."""
 
     DEFAULT_CSS = """
     BurstDialog { background: $background; }
-    BurstDialog LineView { height: 100%; padding: 0; }
+    BurstDialog HelpPane { height: 1fr; padding: 0; }
+    BurstDialog #burst-foot { height: 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "start", show=False),
         Binding("escape,p,n", "back", show=False),
         Binding("q", "app.quit", show=False),
-        Binding("plus,equals_sign,up", "rounds(1)", show=False),
-        Binding("minus,underscore,down", "rounds(-1)", show=False),
+        Binding("plus,equals_sign", "rounds(1)", show=False),
+        Binding("minus,underscore", "rounds(-1)", show=False),
+        Binding("down", "scroll(1)", show=False),
+        Binding("up", "scroll(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("home", "page(-1000)", show=False),
+        Binding("end", "page(1000)", show=False),
         Binding("w", "stacks", show=False),
         Binding("k", "keep", show=False),
         Binding("x", "cancel", show=False),
@@ -105,11 +115,13 @@ class BurstDialog(ModalScreen["BurstChoice | None"]):
         self._offer = offer
         self._progress = progress
         self._choice = BurstChoice(max(1, offer.rounds))
-        self._view = LineView(look)
+        self._pane = HelpPane(look)
+        self._foot = LineView(look, id="burst-foot")
 
     def compose(self) -> ComposeResult:
-        """One view."""
-        yield self._view
+        """The text, and where in it one is."""
+        yield self._pane
+        yield self._foot
 
     def on_resize(self) -> None:
         """Wrap the text anew."""
@@ -121,21 +133,47 @@ class BurstDialog(ModalScreen["BurstChoice | None"]):
         self._fill()
 
     def _fill(self) -> None:
-        width = min(self._view.size.width or 80, 100)
-        self._view.show([(), *burst_lines(self._offer, self._progress, self._choice, width)])
+        width = min(self._pane.size.width or 80, 100)
+        lines = [(), *burst_lines(self._offer, self._progress, self._choice, width)]
+        self._pane.show_listing(Listing(tuple(Item((line,)) for line in lines)), focused=False)
+        self._tell()
+
+    def _tell(self) -> None:
+        where = self._pane.where
+        starts = not self._under_way and self._offer.problem is None
+        more = "PgUp back up" if self._pane.at_end else f"PgDn more{', then Enter' if starts else ''}"
+        self._foot.show([((f" {where}   {more}" if where else "", "dim"),)])
+
+    @property
+    def _is_read(self) -> bool:
+        return self._pane.at_end and self._pane.size.width >= LEAST_WIDTH
 
     @property
     def _under_way(self) -> bool:
         return self._progress is not None and self._progress.active
 
     def action_start(self) -> None:
-        """Start the burst, where it can be."""
-        if not self._under_way and self._offer.problem is None:
+        """Start the burst, where it can be and the end of what it costs is shown."""
+        if not self._under_way and self._offer.problem is None and self._is_read:
             self.dismiss(self._choice)
 
     def action_back(self) -> None:
         """Leave everything as it is."""
         self.dismiss(None)
+
+    def action_scroll(self, by: int) -> None:
+        """Scroll by rows."""
+        self._pane.scroll_rows(by)
+        self._tell()
+
+    def action_page(self, by: int) -> None:
+        """Scroll by what fits, but for one row."""
+        self.action_scroll(by * self._pane.page_rows)
+
+    def on_line_view_wheeled(self, event: LineView.Wheeled) -> None:
+        """Scroll with the mouse."""
+        event.stop()
+        self.action_scroll(event.by)
 
     def action_rounds(self, by: int) -> None:
         """More or fewer rounds."""

@@ -183,6 +183,11 @@ class HelpPane(Pane):
         rows, room = len(self.listing.items), self._room()
         return f"rows {self.top + 1}–{min(self.top + room, rows)} of {rows}" if rows > room else ""
 
+    @property
+    def at_end(self) -> bool:
+        """Whether the last row is shown; False before anything was."""
+        return 0 < len(self.listing.items) <= self.top + self._room()
+
     def scroll_rows(self, by: int) -> None:
         """Move the first row."""
         if not self.listing.items:  # a key that came before the first drawing
