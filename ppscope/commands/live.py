@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
