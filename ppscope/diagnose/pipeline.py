@@ -10,7 +10,7 @@ from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.layers import VARIABLE, balanced_split
 from ppscope.diagnose.occupancy import in_words, likely
 from ppscope.diagnose.predict import predicted
-from ppscope.diagnose.running import wanting
+from ppscope.diagnose.running import enough, needed_slots, places, wanting
 from ppscope.diagnose.whatif import Change
 from ppscope.views import Finding, Occupancy
 
@@ -38,15 +38,10 @@ def is_serial(evidence: Evidence) -> bool:
     between = likely(evidence.occupancy)
     # Slots are whole: what lies below 3 is 2. A round that was counted may hold a slot that was just given up.
     at_most = mean / _COUNTED if evidence.occupancy.provenance == "exact" or between is None else math.floor(between[1])
-    half = max(_needed(evidence, slots) / 2, 1.0)
+    half = max(needed_slots(slots, evidence.server) / 2, 1.0)
     if at_most > half or _enough(evidence, slots) is not True or _count_contradicts(evidence, half):
         return False
     return between is None or half >= 2 or between[1] < _ONE or _count_says_one(evidence)
-
-
-def _needed(evidence: Evidence, slots: int) -> int:
-    """Slots that keep every stage at work: those beyond the stages (`--pp-async-batch-depth`) are spare."""
-    return min(slots, evidence.server.pp_size)
 
 
 def _replicas(evidence: Evidence) -> int:
@@ -78,11 +73,7 @@ def _count_says_one(evidence: Evidence) -> bool:
 
 def _enough(evidence: Evidence, slots: int) -> bool | None:
     """Whether there are requests enough for every stage of every replica; None where it is not known."""
-    needed = _needed(evidence, slots) * _replicas(evidence)
-    if evidence.running_at_least is not None and evidence.running_at_least >= needed:
-        return True
-    running = evidence.load.running
-    return None if running is None else running >= needed
+    return enough(evidence.load.running, evidence.running_at_least, places(slots, evidence.server))
 
 
 def _occupied(evidence: Evidence) -> str:
@@ -107,8 +98,8 @@ def serial(evidence: Evidence) -> Finding | None:
         return None
     running = evidence.load.running or evidence.running_at_least or slots
     queued = evidence.load.queued or 0
-    places = slots * _replicas(evidence)
-    wanted = math.ceil(wanting(running, queued, evidence.in_flight, evidence.micro_batch) / places)
+    all_slots = slots * _replicas(evidence)
+    wanted = math.ceil(wanting(running, queued, evidence.in_flight, evidence.micro_batch) / all_slots)
     limit = say.number(evidence, "pp_max_micro_batch_size")
     lines = [_occupied(evidence)]
     if evidence.slot_samples and evidence.occupancy.provenance == "sampled":
@@ -154,12 +145,12 @@ def too_few_requests(evidence: Evidence) -> Finding | None:
     # Between two requests of one client the count is 0 for a moment, and one of many is missing: the most of late decides.
     if slots is None or slots < 2 or most is None or evidence.active is not True:
         return None
-    needed = _needed(evidence, slots) * _replicas(evidence)
+    needed = places(slots, evidence.server)
     if not 0 < most < needed or (evidence.running_at_least or 0) >= needed or evidence.load.queued:
         return None
-    running, places = running or most, slots * _replicas(evidence)
+    running, all_slots = running or most, slots * _replicas(evidence)
     lines = [
-        f"{say.plural(running, 'request')} running ({evidence.load.running_provenance or 'inferred'}), {places} micro-batch slots"
+        f"{say.plural(running, 'request')} running ({evidence.load.running_provenance or 'inferred'}), {all_slots} micro-batch slots"
     ]
     if evidence.occupancy.mean is not None:
         lines.append(_occupied(evidence))
@@ -167,7 +158,7 @@ def too_few_requests(evidence: Evidence) -> Finding | None:
         id="load.too_few_requests",
         severity="info",
         stage=None,
-        summary=f"{say.plural(running, 'request')} for {places} micro-batch slots: stages must wait for each other",
+        summary=f"{say.plural(running, 'request')} for {all_slots} micro-batch slots: stages must wait for each other",
         evidence=tuple(lines),
         remedy="No flag helps: send more requests at once, or use tensor parallelism or fewer stages for this load.",
         provenance=evidence.load.running_provenance or "inferred",

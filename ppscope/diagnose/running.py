@@ -10,6 +10,7 @@ import math
 from typing import NamedTuple
 
 from ppscope.diagnose.occupancy import likely
+from ppscope.records import Server
 from ppscope.views import Occupancy
 
 
@@ -18,6 +19,23 @@ class Running(NamedTuple):
 
     at_least: int | None
     estimate: int | None
+
+
+def needed_slots(slots: int, server: Server) -> int:
+    """Slots of a replica that keep every stage at work: those beyond the stages (`--pp-async-batch-depth`) are spare."""
+    return min(slots, server.pp_size)
+
+
+def places(slots: int, server: Server) -> int:
+    """Slots of all data-parallel replicas that keep every stage at work."""
+    return needed_slots(slots, server) * max(server.dp_size, 1)
+
+
+def enough(running: int | None, at_least: int | None, needed: int) -> bool | None:
+    """Whether as many requests run as slots are needed; None where it is not known."""
+    if running is not None:
+        return running >= needed  # of now, where the least may be of some seconds ago
+    return True if at_least is not None and at_least >= needed else None
 
 
 def counts_requests(in_flight: int | None, micro_batch: float | None) -> bool:

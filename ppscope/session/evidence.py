@@ -12,7 +12,7 @@ import msgspec
 from ppscope.diagnose.evidence import Evidence, GpuEvidence, RankEvidence, StageEvidence
 from ppscope.diagnose.graph_state import captured_sizes
 from ppscope.diagnose.layers import stage_layers
-from ppscope.diagnose.running import estimate_running, most_running
+from ppscope.diagnose.running import most_running
 from ppscope.phase_sums import PhaseTimes
 from ppscope.records import BatchLog, GpuSample
 from ppscope.session.draft import draft_times
@@ -46,9 +46,7 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
     everywhere = session.occupied(occupied)
     load = session.load.view(now_ns, settings.integer("decode_log_interval"), everywhere, settings.batch_interval)
     micro_batch, in_flight = session.load.micro_batch(now_ns, settings.batch_interval), session.load.in_flight(now_ns)
-    running = estimate_running(
-        everywhere, micro_batch, in_flight, load.queued, session.load.largest(now_ns), bool(load.tokens_per_s)
-    )
+    running = session.load.estimate(now_ns, everywhere, settings.batch_interval)
     at_least = load.running if load.running_provenance == "exact" else running.at_least
     queued_since = session.load.queued_since(now_ns)
     draft = draft_times(session.states.values(), session.interned, since) if settings.speculates else None

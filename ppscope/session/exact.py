@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ppscope.phase_sums import PhaseTimes
 from ppscope.probe import layout
@@ -85,11 +85,13 @@ class ExactRank:
         while len(self._launches) > _KEEP_S:
             del self._launches[next(iter(self._launches))]
 
-    def launches(self, since_ns: int, until_ns: int) -> tuple[int, int]:
-        """(launches, rounds of the loop with at least one) within whole seconds of a window."""
+    def launches(
+        self, since_ns: int, until_ns: int, counts: Callable[[int], bool] = lambda second: True
+    ) -> tuple[int, int]:
+        """(launches, rounds of the loop with at least one) within whole seconds of a window, of those that count."""
         first, last = since_ns // _SECOND, until_ns // _SECOND
-        counted = [counts for second, counts in self._launches.items() if first <= second <= last]
-        return sum(counts[0] for counts in counted), sum(counts[1] for counts in counted)
+        told = [pair for second, pair in self._launches.items() if first <= second <= last and counts(second)]
+        return sum(pair[0] for pair in told), sum(pair[1] for pair in told)
 
     def gpu_busy(self, start_ns: int, end_ns: int) -> float | None:
         """Share of a window in which a forward ran on the GPU; None where forwards are not timed there."""

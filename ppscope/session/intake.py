@@ -38,6 +38,7 @@ from ppscope.records import (
     StackSpans,
 )
 from ppscope.session.burst import BurstState
+from ppscope.session.enough import Enough
 from ppscope.session.gpus import Gpus
 from ppscope.session.interned import Interned
 from ppscope.session.judging import Judging
@@ -69,6 +70,7 @@ class Intake:
         self.interned = Interned(self._table)
         self.gpus = Gpus()
         self.load = LoadState()
+        self.requests = Enough()
         self.bursts = BurstState(self._table.styles)
         self._lag = Lag()
         self.hello: Hello | None = None
@@ -114,6 +116,7 @@ class Intake:
             self.sources.clear()
             if self.server is not None:
                 self.load.forget()
+                self.requests = Enough()
                 self.settings.forget()
             self.started_ns = self.load.since_ns = self._newest_ns
             self.rules = RulesState()

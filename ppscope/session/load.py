@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 
-from ppscope.diagnose.running import estimate_running
+from ppscope.diagnose.running import Running, estimate_running
 from ppscope.records import BatchLog, LoadSample, Metric
 from ppscope.views import Load
 from ppscope.whole import whole
@@ -190,6 +190,14 @@ class LoadState:
         recent = recent if len(recent) >= _READINGS else [count for _, count in told[:_READINGS]]
         return max(recent) if len(recent) >= _READINGS else None
 
+    def estimate(self, now_ns: int, occupied: float | None, batch_interval: int | None = None) -> Running:
+        """Running requests where the server does not count them; `occupied` and `batch_interval` as for `view`."""
+        (queued, _), (tokens_per_s, _) = self._best("queued", now_ns), self._best("tokens_per_s", now_ns)
+        return estimate_running(
+            occupied, self.micro_batch(now_ns, batch_interval), self.in_flight(now_ns),
+            None if queued is None else int(queued), self.largest(now_ns), bool(tokens_per_s),
+        )  # fmt: skip
+
     def queued_since(self, now_ns: int) -> int | None:
         """Since when every fresh reading of the queue has been above zero; None while one is not, or none is fresh.
 
@@ -219,11 +227,7 @@ class LoadState:
         queued, _ = self._best("queued", now_ns)
         provenance = "exact" if running is not None else None
         if running is None:
-            whole = None if queued is None else int(queued)
-            running = estimate_running(
-                occupied, self.micro_batch(now_ns, batch_interval), self.in_flight(now_ns), whole, self.largest(now_ns),
-                bool(tokens_per_s),
-            ).estimate  # fmt: skip
+            running = self.estimate(now_ns, occupied, batch_interval).estimate
             provenance = "inferred" if running is not None else None
         return Load(
             tokens_per_s=None if tokens_per_s is None else float(tokens_per_s),

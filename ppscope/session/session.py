@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ppscope.collect.client import RecordStream
 from ppscope.diagnose.occupancy import occupancy
+from ppscope.diagnose.running import enough, places
 from ppscope.records import (
     AnyCommand,
     RankKey,
@@ -23,6 +24,7 @@ from ppscope.views import BurstOffer, Finding, Lane, Occupancy, PhaseStyle, Scre
 
 _NOTES_KEPT = 50
 _OCCUPANCY_NS = 60_000_000_000
+_SECOND = 1_000_000_000
 
 
 class Session(Intake):
@@ -42,6 +44,7 @@ class Session(Intake):
         self._rows = StageRows(self._table.styles, self.gpus, self.load)
         self._rows.trace_busy = self._trace_busy
         self._dumping = Dumping(dump_cores)
+        self._noted_ns = 0
 
     def poll(self) -> bool:
         """Take in what has arrived; True when anything did."""
@@ -50,9 +53,22 @@ class Session(Intake):
             self._heard_ns = self._clock()
         for record in records:
             self._take(record)
+            self._note_requests()
             if self._judging.upto(self, self._newest_ns):
                 self._ask_for_dumps(self._newest_ns)
         return bool(records)
+
+    def _note_requests(self) -> None:
+        """Note, about once a second of the stream's time, whether there are requests enough for every stage of every replica."""
+        now = self._newest_ns
+        slots = self.settings.slots(self.server)
+        if now - self._noted_ns < _SECOND or self.server is None or slots is None:
+            return
+        self._noted_ns = now
+        interval, occupied = self.settings.batch_interval, self.occupied(self.occupancy(now))
+        load = self.load.view(now, None, occupied, interval)
+        at_least = self.load.estimate(now, occupied, interval).at_least
+        self.requests.note(now, enough(load.running, at_least, places(slots, self.server)))
 
     def _ask_for_dumps(self, now_ns: int) -> None:
         if self.live and self.server is not None and self.end is None:
@@ -149,10 +165,17 @@ class Session(Intake):
         return self._rows.busy(pp, host_forward, device, now_ns, members, active)
 
     def occupancy(self, now_ns: int | None = None) -> Occupancy:
-        """Micro-batch slots in use over the minute before an instant (None: now): by the launches of each round, else by dumps."""
+        """Micro-batch slots in use over the minute before an instant (None: now): by the launches of each round, else by dumps.
+
+        While there are requests enough to fill the slots, of that minute those seconds count in which there were.
+        """
         until = self.now_ns() if now_ns is None else now_ns
         since = until - _OCCUPANCY_NS
-        counted = [state.exact.launches(since, until) for state in self.states.values() if state.exact is not None]
+        counted = [
+            state.exact.launches(since, until, self.requests.tells)
+            for state in self.states.values()
+            if state.exact is not None
+        ]
         launches, rounds = sum(pair[0] for pair in counted), sum(pair[1] for pair in counted)
         if rounds:
             return Occupancy(self.settings.slots(self.server), launches / rounds, launches, "exact")
@@ -165,12 +188,12 @@ class Session(Intake):
         return None if found.mean is None else found.mean * replicas
 
     def slots_seen(self, now_ns: int) -> list[tuple[int, int]]:
-        """(instant, slot) of the dumps over the minute before an instant that saw a slot at work."""
+        """(instant, slot) of the dumps over the minute before an instant that saw a slot at work and count; see `occupancy`."""
         return [
             (sample.at_ns, slot)
             for state in self.states.values()
             for sample in state.loops_since(now_ns - _OCCUPANCY_NS)
-            if self.interned.meaning(sample.stack).needs_batch
+            if self.requests.tells(sample.at_ns // _SECOND) and self.interned.meaning(sample.stack).needs_batch
             if (slot := self.interned.micro_batch(sample)) is not None
         ]
 

@@ -10,7 +10,7 @@ import msgspec
 from ppscope.collect.client import RecordedStream
 from ppscope.diagnose.findings import judge, merge
 from ppscope.garbage import no_collection
-from ppscope.records import AnyRecord, End, LoadSample
+from ppscope.records import AnyRecord, Clock, End, LoadSample
 from ppscope.session import Session
 from ppscope.session.evidence import gather
 from ppscope.session.interned import Interned
@@ -39,12 +39,16 @@ class RecordedSession(Session):
         """Take in the records."""
         news = self._stream.drain()
         until_ns = 0
+        # What is judged looks back on a minute, and a little further for the load that it began with.
+        noted_ns = max((record.mono_ns for record in news if isinstance(record, Clock)), default=0) - 2 * JUDGED_NS
         with no_collection():
             for record in news:
                 if isinstance(record, LoadSample):
                     until_ns = record.at_ns
                     self._remember_load(until_ns)
                 self._take(record)
+                if self._newest_ns > noted_ns:
+                    self._note_requests()
             if self._history_ns:
                 self._remember_load(max(until_ns, self.now_ns()) + 1)
         return bool(news)

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from ppscope.session import Session
+from ppscope.snapshot.recorded import session_of
 from tests.unit.pipeline_story import HEALTHY, IDLE, ONE, SERIAL, STORIES, Pipeline, Story
 
 LONG_S = 100
@@ -44,6 +45,41 @@ def test_every_finding_comes_once_and_stays(name: str) -> None:
     came = {found: changes(seen, found) for found in set.union(*seen) | expected}
     assert all(len(at) == 1 and at[0] <= COME_S for at in came.values()), came
     assert set(came) == expected
+
+
+ALONE, FULL = replace(ONE, metrics=False), replace(HEALTHY, metrics=False)
+GROWS: dict[str, list[tuple[Story, int]]] = {
+    "by the log alone": [(ALONE, 20), (FULL, 80)],
+    "with metrics": [(ONE, 20), (HEALTHY, 80)],
+    "after a minute": [(ALONE, 70), (FULL, 60)],
+    "serial, then one, then full": [(replace(SERIAL, metrics=False, graphs=True), 20), (ALONE, 20), (FULL, 60)],
+    "nobody, then full": [(replace(IDLE, metrics=False), 20), (FULL, 60)],
+    "again and again": [(replace(ONE, gaps=False), 10), (HEALTHY, 10)] * 6,
+    "two in a slot": [(ALONE, 20), (replace(FULL, sizes=(2, 2, 2, 2)), 80)],
+}
+
+
+@pytest.mark.parametrize("name", GROWS)
+def test_a_load_that_grows_is_not_serial_by_what_was_seen_before_it_did(name: str) -> None:
+    told = GROWS[name]
+    serial = changes(shown(name, told), "pipeline.serial")
+    assert serial == [] or (told[0][0].sizes == SERIAL.sizes and max(serial) <= 40), serial
+
+
+def test_a_recording_that_ends_soon_after_its_load_grew_is_not_serial() -> None:
+    stream = Pipeline("recorded")
+    for story, seconds in ((ALONE, 40), (FULL, 25)):
+        for _ in range(seconds):
+            stream.second(story)
+    assert session_of(stream.drain()).screen().findings == ()
+
+
+@pytest.mark.parametrize("metrics", [True, False])
+def test_a_load_that_grows_in_one_slot_is_found_soon(metrics: bool) -> None:
+    seen = shown("grows", [(replace(ONE, metrics=metrics), 25), (replace(SERIAL, metrics=metrics), 60)])
+    at = changes(seen, "pipeline.serial")
+    assert len(at) == 1, at
+    assert 25 < at[0] <= 25 + COME_S
 
 
 LOADS: dict[str, tuple[Story, Story, set[str]]] = {
