@@ -47,9 +47,7 @@ def to_json(report: CheckReport) -> dict[str, Any]:
             "tp_size": server.tp_size,
             "dp_size": server.dp_size,
             "device": server.device,
-            "state": "idle"
-            if server.state == "serving" and evidence.active is False and not load.queued
-            else server.state,
+            "state": "idle" if server.state == "serving" and evidence.idle else server.state,
             "emulated": server.emulated,
         },
         "seconds": _rounded(evidence.seconds),

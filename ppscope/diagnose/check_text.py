@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from ppscope.diagnose.check_report import CheckReport
 from ppscope.diagnose.evidence import Evidence, StageEvidence
 from ppscope.diagnose.occupancy import ENOUGH, in_words
+from ppscope.diagnose.say import no_pass, plural
 from ppscope.figures import UNKNOWN, held, loose, share
 from ppscope.views import Finding, GraphState
 
@@ -28,7 +29,7 @@ def render(report: CheckReport) -> str:
     for finding in report.findings:
         lines += [*_finding(finding), ""]
     if not report.findings:
-        lines += [_nothing(evidence), ""]
+        lines += [*_fit(_nothing(evidence), ""), ""]
     cost = "" if report.overhead_cores is None else f" at a cost of {report.overhead_cores:.2f} core"
     lines.append(f"seen for {evidence.seconds:.0f} s{cost}")
     if report.lacking:
@@ -45,11 +46,20 @@ def _longer(seen_s: float) -> str:
 def _nothing(evidence: Evidence) -> str:
     if evidence.server.state != "serving":
         return f"The server is {evidence.server.state}: nothing to measure yet."
-    if evidence.active is False:
+    if evidence.idle:
         return "The server is idle: nothing to measure. Send it requests and check again."
     if evidence.active is None:
         return "No stacks were seen, so nothing can be said of the pipeline."
+    if evidence.active is False:
+        return f"{_waiting(evidence)} no forward pass began for {no_pass(evidence)}: the host phases say where the stages wait."
     return "Nothing found."
+
+
+def _waiting(evidence: Evidence) -> str:
+    load = evidence.load
+    running = load.running if load.running_provenance == "exact" else None
+    count = max(evidence.in_flight or 0, (running or 0) + (load.queued or 0))
+    return f"{plural(count, 'request is', 'requests are')} open and" if count else "A stage waits with a batch and"
 
 
 def _head(report: CheckReport) -> list[str]:

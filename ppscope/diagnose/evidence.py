@@ -6,8 +6,12 @@ import msgspec
 
 from ppscope.diagnose.graph_rules import Answer
 from ppscope.diagnose.graph_state import Sizes
+from ppscope.diagnose.running import is_idle
 from ppscope.records import BatchLog, GpuDevice, LogNote, RankKey, Server
 from ppscope.views import GraphState, Load, Occupancy
+
+ACTIVE_S = 6.0
+"""A server without a forward pass for so long is not at work."""
 
 
 class GpuEvidence(msgspec.Struct, frozen=True):
@@ -84,6 +88,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """Open generation requests at the HTTP server."""
     active: bool | None = None
     """Whether a forward pass was seen in the last seconds; None where no stacks were."""
+    with_batch: bool = False
+    """Where no forward pass was seen in the last seconds: whether a stage was seen with a batch, which waits."""
     running_at_least: int | None = None
     """Requests that run at the very least, whatever the occupancy is."""
     slot_samples: tuple[tuple[int, int], ...] = ()
@@ -110,6 +116,11 @@ class Evidence(msgspec.Struct, frozen=True):
     """Layers of the model, from its config.json or the partition that was asked for."""
     labels: dict[str, str] = {}
     """The view's word for each phase name."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it was seen to have nothing to do."""
+        return self.active is False and is_idle(self.active, self.with_batch, self.load, self.in_flight)
 
     def stage(self, pp: int) -> StageEvidence | None:
         """The first data-parallel replica's stage."""

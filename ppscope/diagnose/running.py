@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ppscope.diagnose.occupancy import likely
 from ppscope.records import Server
-from ppscope.views import Occupancy
+from ppscope.views import Load, Occupancy
 
 
 class Running(NamedTuple):
@@ -36,6 +36,17 @@ def enough(running: int | None, at_least: int | None, needed: int) -> bool | Non
     if running is not None:
         return running >= needed  # of now, where the least may be of some seconds ago
     return True if at_least is not None and at_least >= needed else None
+
+
+def is_idle(active: bool | None, with_batch: bool, load: Load, in_flight: int | None) -> bool:
+    """Whether there is nothing to do. `active`: a forward pass was seen of late; `with_batch`: a stage waits with a batch.
+
+    The stacks know it best: counts are of the moment, and none counts embeddings or the first pass of a long prompt. But one pass
+    may take longer than stacks are remembered for, and a pipeline that hangs does none.
+    """
+    if load.queued or in_flight or (load.running and load.running_provenance == "exact"):
+        return False
+    return load.running == 0 if active is None else not active and not with_batch
 
 
 def counts_requests(in_flight: int | None, micro_batch: float | None) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ppscope import figures
-from ppscope.diagnose.evidence import Evidence
+from ppscope.diagnose.evidence import ACTIVE_S, Evidence
 from ppscope.diagnose.settings import resolved_value
 
 share = figures.share
@@ -15,6 +15,11 @@ share = figures.share
 def window(evidence: Evidence) -> str:
     """`30 s`."""
     return f"{evidence.seconds:.0f} s"
+
+
+def no_pass(evidence: Evidence) -> str:
+    """For how long no forward pass was seen of a server that is not at work, at least: `6 s`."""
+    return f"{min(evidence.seconds, ACTIVE_S):.0f} s"
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ppscope.diagnose.evidence import Evidence, GpuEvidence, RankEvidence, StageEvidence
+from ppscope.diagnose.evidence import ACTIVE_S, Evidence, GpuEvidence, RankEvidence, StageEvidence
 from ppscope.diagnose.graph_state import captured_sizes
 from ppscope.diagnose.layers import stage_layers
 from ppscope.diagnose.running import most_running
@@ -17,6 +17,7 @@ from ppscope.phase_sums import PhaseTimes
 from ppscope.records import BatchLog, GpuSample
 from ppscope.session.draft import draft_times
 from ppscope.session.gpus import Gpus
+from ppscope.session.interned import Interned
 from ppscope.session.ranks import RankState
 from ppscope.session.stages import FORWARD
 from ppscope.sources.gpu_reasons import throttle_names
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from ppscope.session.session import Session
 
 WINDOW_NS = 30_000_000_000
-ACTIVE_NS = 6_000_000_000
+ACTIVE_NS = int(ACTIVE_S * 1e9)
+_HELD = 0.1
+"""Share of a rank's time: a stack that was misread says nothing."""
 _LEAST_PASSES = 4
 _LEAST_LINES = 2
 
@@ -44,7 +47,9 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
     decode, prefill = settings.graphs(batches, now_ns)
     occupied = session.occupancy(now_ns)
     everywhere = session.occupied(occupied)
-    load = session.load.view(now_ns, settings.integer("decode_log_interval"), everywhere, settings.batch_interval)
+    load = session.load.view(
+        now_ns, settings.integer("decode_log_interval"), everywhere, settings.batch_interval, working
+    )
     micro_batch, in_flight = session.load.micro_batch(now_ns, settings.batch_interval), session.load.in_flight(now_ns)
     running = session.load.estimate(now_ns, everywhere, settings.batch_interval)
     at_least = load.running if load.running_provenance == "exact" else running.at_least
@@ -71,6 +76,7 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         micro_batch=micro_batch,
         in_flight=in_flight,
         active=working,
+        with_batch=working is False and with_batch(session.states.values(), session.interned, now_ns),
         slot_samples=tuple(Counter(slot for _, slot in session.slots_seen(now_ns)).most_common()),
         running_at_least=at_least,
         running_at_most=most_running(occupied, micro_batch, session.load.in_flight_most(now_ns), server.dp_size),
@@ -101,6 +107,17 @@ def active(states: Iterable[RankState], styles: Sequence[PhaseStyle], now_ns: in
             return True
         seen = seen or bool(times)
     return False if seen else None
+
+
+def with_batch(states: Iterable[RankState], interned: Interned, now_ns: int) -> bool:
+    """Whether any rank was seen with a batch in the last seconds, be it that it only waits with it."""
+    for state in states:
+        newest = state.newest_ns
+        if newest is not None and now_ns - newest <= ACTIVE_NS:
+            share = state.batch_share(newest - ACTIVE_NS, interned)
+            if share is not None and share >= _HELD:
+                return True
+    return False
 
 
 def _times(state: RankState, start_ns: int, end_ns: int) -> PhaseTimes:

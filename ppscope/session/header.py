@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ppscope.diagnose.running import is_idle
 from ppscope.records import Server
+from ppscope.session.evidence import with_batch
 from ppscope.session.troubles import troubles
 from ppscope.views import Header, Load
 
@@ -18,19 +20,15 @@ def layout(server: Server) -> str:
     return f"DP{server.dp_size}×{text}" if server.dp_size > 1 else text
 
 
-def _state(session: Session, load: Load, active: bool | None) -> str:
+def _state(session: Session, load: Load, active: bool | None, now_ns: int) -> str:
     if session.gone is not None:
         return "gone"
     if not session.live:
         return "recording"
     if session.server is None:
         return "attaching"
-    # The stacks know it best: counts are of the moment, and none counts embeddings or the first pass of a long prompt.
-    busy = (
-        bool(load.running) and load.running_provenance == "exact"
-    )  # one pass may take longer than stacks are remembered for
-    idle = load.running == 0 if active is None else not active and not busy
-    if session.server.state == "serving" and idle and not load.queued:
+    waits = active is False and with_batch(session.states.values(), session.interned, now_ns)
+    if session.server.state == "serving" and is_idle(active, waits, load, session.load.in_flight(now_ns)):
         return "idle"
     return session.server.state
 
@@ -40,7 +38,7 @@ def build_header(session: Session, now_ns: int, active: bool | None) -> Header:
     server, cost = session.server, session.cost
     settings = session.settings
     occupied = session.occupied(session.occupancy())
-    load = session.load.view(now_ns, settings.integer("decode_log_interval"), occupied, settings.batch_interval)
+    load = session.load.view(now_ns, settings.integer("decode_log_interval"), occupied, settings.batch_interval, active)
     decode, prefill = session.settings.graphs(session.load.recent_batches(now_ns), now_ns)
     return Header(
         model=server.model if server else None,
@@ -48,7 +46,7 @@ def build_header(session: Session, now_ns: int, active: bool | None) -> Header:
         layout=layout(server) if server else "–",
         host=session.hello.host if session.hello else "",
         launcher_pid=server.launcher_pid if server else 0,
-        state=_state(session, load, active),
+        state=_state(session, load, active, now_ns),
         load=load,
         decode_graph=decode,
         prefill_graph=prefill,

@@ -15,6 +15,8 @@ from ppscope.whole import whole
 _TRUST = ("metrics", "loads", "server_info", "log")
 _TRUST_THROUGHPUT = ("metrics", "log", "server_info", "loads")
 """0.5.23's `/v1/loads` says 0.0 tok/s under load for as long as the slot at hand has not logged; its own log is right."""
+_KEPT_FOR_EVER = "server_info"
+"""SGLang never resets its `last_gen_throughput`: of a server that is idle, or hangs, it is that of its last work."""
 _FRESH_NS = {"metrics": 5_000_000_000, "loads": 8_000_000_000, "server_info": 30_000_000_000, "log": 30_000_000_000}
 _DEAR_NS = 45_000_000_000
 """A page that takes the server long is read as seldom as every thirty seconds (server_scrape.py), and holds that much longer."""
@@ -89,19 +91,20 @@ class LoadState:
         recent = [share for at_ns, share in points if points[-1][0] - at_ns <= _LARGEST_NS]
         return sum(recent) / len(recent)
 
-    def _best(self, field: str, now_ns: int) -> tuple[float | int | None, str | None]:
+    def _best(self, field: str, now_ns: int, without: str = "") -> tuple[float | int | None, str | None]:
         """The most trusted fresh reading; one that holds only because its page is dear gives way to what was said after it."""
         readings = [
             sample
             for source in (_TRUST_THROUGHPUT if field == "tokens_per_s" else _TRUST)
-            if (sample := self._whole.get(source)) is not None
+            if source != without
+            and (sample := self._whole.get(source)) is not None
             and getattr(sample, field) is not None
             and now_ns - sample.at_ns <= self._fresh_ns(source)
         ]
         best = readings[0] if readings else None
         if best is not None and _is_old(best, now_ns):
             # Not to /server_info: it is read at any time, and its rate is that of the last line of the log.
-            later = (one for one in readings if one.at_ns > best.at_ns and one.source != "server_info")
+            later = (one for one in readings if one.at_ns > best.at_ns and one.source != _KEPT_FOR_EVER)
             best = next(later, best)
         return (None, None) if best is None else (getattr(best, field), best.source)
 
@@ -192,7 +195,8 @@ class LoadState:
 
     def estimate(self, now_ns: int, occupied: float | None, batch_interval: int | None = None) -> Running:
         """Running requests where the server does not count them; `occupied` and `batch_interval` as for `view`."""
-        (queued, _), (tokens_per_s, _) = self._best("queued", now_ns), self._best("tokens_per_s", now_ns)
+        queued, _ = self._best("queued", now_ns)
+        tokens_per_s, _ = self._best("tokens_per_s", now_ns, _KEPT_FOR_EVER)
         return estimate_running(
             occupied, self.micro_batch(now_ns, batch_interval), self.in_flight(now_ns),
             None if queued is None else int(queued), self.largest(now_ns), bool(tokens_per_s),
@@ -219,12 +223,20 @@ class LoadState:
         return above if above and now_ns - above[0].at_ns <= self._fresh_ns(above[0].source) else []
 
     def view(
-        self, now_ns: int, log_interval: int | None, occupied: float | None = None, batch_interval: int | None = None
+        self,
+        now_ns: int,
+        log_interval: int | None,
+        occupied: float | None = None,
+        batch_interval: int | None = None,
+        active: bool | None = None,
     ) -> Load:
-        """The header's figures; `occupied` are the micro-batch slots in use, `batch_interval` as for `micro_batch`."""
-        tokens_per_s, source = self._best("tokens_per_s", now_ns)
+        """The header's figures; `occupied` are the micro-batch slots in use, `batch_interval` as for `micro_batch`.
+
+        `active` says whether forward passes are seen.
+        """
+        tokens_per_s, source = self._best("tokens_per_s", now_ns, _KEPT_FOR_EVER if active is False else "")
         running, running_source = self._best("running", now_ns)
-        queued, _ = self._best("queued", now_ns)
+        queued, queue_source = self._best("queued", now_ns)
         provenance = "exact" if running is not None else None
         if running is None:
             running = self.estimate(now_ns, occupied, batch_interval).estimate
@@ -234,7 +246,7 @@ class LoadState:
             running=None if running is None else int(running),
             queued=None if queued is None else int(queued),
             decode_share=self._decode_share(now_ns, log_interval),
-            source=source or running_source,
+            source=source or running_source or queue_source,
             running_provenance=provenance,
         )
 

@@ -177,6 +177,16 @@ class RankState:
         whole = sum(took for took, _ in seen)
         return sum(took for took, stack in seen if interned.by_request(stack)) / whole if whole else None
 
+    def batch_share(self, since_ns: int, interned: Interned) -> float | None:
+        """Share of the main thread's sampled time since then in stacks that only a loop turn with a batch gets to, None without samples."""
+        whole = with_batch = 0
+        for tid in [tid for tid in self.threads if self._is_main_thread(tid, self.thread_names.get(tid, ""))]:
+            for start, end, stack in takewhile(lambda span: span[1] > since_ns, reversed(self.threads[tid])):
+                took = end - max(start, since_ns)
+                whole += took
+                with_batch += took if interned.meaning(stack).needs_batch else 0
+        return with_batch / whole if whole else None
+
     def host_cpu(self, since_ns: int) -> float | None:
         """Share of one core that the main thread ran since then, None without two samples."""
         return _growth(self._host, since_ns)

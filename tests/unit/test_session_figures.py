@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
+from ppscope.commands.check import report_of
+from ppscope.diagnose.check_report import CheckReport, to_json
+from ppscope.diagnose.check_text import render
 from ppscope.diagnose.running import estimate_running
 from ppscope.records import BatchLog, LoadSample, LogNote, Metric, RankKey, Settings, StackSpans
 from ppscope.session import Session
 from ppscope.session.evidence import gather
 from ppscope.session.load import LoadState
-from tests.unit.pipeline_story import HEALTHY, IDLE, Pipeline
+from tests.unit.pipeline_story import HEALTHY, IDLE, Pipeline, Story
 from tests.unit.test_session_troubles import SECOND, START, Live
 
 
@@ -33,6 +38,71 @@ def test_a_server_that_works_is_not_idle_whatever_a_gauge_says() -> None:
     assert session.screen().header.state == "idle"
     session.load.add(LoadSample(stream.at_ns, "metrics", running=3, queued=0))
     assert session.screen().header.state == "serving", "a pass of many seconds"
+
+
+HANGS = dataclasses.replace(IDLE, phases={"wait_gpu": 0.7, "recv_activations": 0.3}, metrics=False)
+BETWEEN = dataclasses.replace(IDLE, metrics=False)
+
+
+def told(story: Story, *loads: LoadSample, seconds: int = 16) -> tuple[Session, CheckReport]:
+    """A server after some seconds, its own figures told anew in each, with what `check` says of it."""
+    stream = Pipeline("told")
+    session = Session(stream, clock=lambda: stream.at_ns)
+    for _ in range(seconds):
+        stream.second(story)
+        stream.waiting += [replace(load, at_ns=stream.at_ns) for load in loads]
+        session.poll()
+    return session, report_of(session)
+
+
+@pytest.mark.parametrize(
+    ("story", "in_flight", "said"),
+    [
+        (HANGS, 8, "8 requests are open and no forward pass began for 6 s: the host phases say where the stages wait."),
+        (HANGS, 1, "1 request is open and no forward pass began for 6 s: the host phases say where the stages wait."),
+        (HANGS, None, "A stage waits with a batch and no forward pass began for 6 s: the host phases say where the stages wait."),
+        (BETWEEN, 8, "8 requests are open and no forward pass began for 6 s: the host phases say where the stages wait."),
+        (BETWEEN, 0, None),
+        (BETWEEN, None, None),
+    ],
+)  # fmt: skip
+def test_a_pipeline_that_hangs_with_a_batch_is_not_idle(story: Story, in_flight: int | None, said: str | None) -> None:
+    session, report = told(story, LoadSample(0, "metrics", queued=0, tokens_per_s=0.0, in_flight=in_flight))
+    state = "idle" if said is None else "serving"
+    assert session.screen().header.state == to_json(report)["server"]["state"] == state
+    text = " ".join(render(report).split())
+    assert ("The server is idle" in text) is (said is None)
+    assert said is None or said in text
+    assert report.findings == session.screen().findings == ()
+
+
+def test_a_queue_before_stages_that_wait_with_a_batch_is_told_so() -> None:
+    blocked = LoadSample(0, "metrics", queued=3, tokens_per_s=0.0, in_flight=11)
+    for story, batch in ((HANGS, True), (BETWEEN, False)):
+        _, report = told(story, blocked)
+        (finding,) = report.findings
+        assert finding.id == "server.queue_blocked"
+        assert ("no stage has a batch" in finding.summary) is not batch
+        assert ("no forward pass began for 6 s: stages wait with a batch" in finding.summary) is batch
+        assert any(line.startswith("stage 0: wait: GPU 7") for line in finding.evidence) is batch
+
+
+def test_the_last_throughput_that_the_server_keeps_for_ever_is_not_of_now() -> None:
+    kept, queue = LoadSample(0, "server_info", tokens_per_s=24.7), LoadSample(0, "loads", queued=3, tokens_per_s=0.0)
+    session, report = told(BETWEEN, kept, queue)
+    assert session.screen().header.load.tokens_per_s == report.evidence.load.tokens_per_s == 0.0
+    assert [finding.id for finding in report.findings] == ["server.queue_blocked"]
+    session, report = told(BETWEEN, kept)
+    assert session.screen().header.load.tokens_per_s is report.evidence.load.tokens_per_s is None
+    session, _ = told(dataclasses.replace(HEALTHY, metrics=False, sizes=(0, 0, 0, 0)), kept)
+    assert session.screen().header.load.tokens_per_s == 24.7, "while passes are seen it may be"
+
+
+def test_the_last_throughput_does_not_say_that_requests_run() -> None:
+    load = LoadState()
+    load.add(LoadSample(0, "server_info", tokens_per_s=24.7))
+    load.add(LoadSample(0, "metrics", queued=0, micro_batch=4.0, in_flight=0))
+    assert load.view(SECOND, None, 2.0).running == 0
 
 
 @pytest.mark.parametrize(("producing", "running"), [(False, 0), (True, 16)])
