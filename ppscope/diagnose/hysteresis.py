@@ -14,8 +14,6 @@ MOST_MISSES = 60
 FORGOTTEN_NS = 180_000_000_000
 """After so long a finding that comes back is a new one."""
 
-_Key = tuple[str, int | None]
-
 
 class _Held:
     __slots__ = ("finding", "misses", "patience", "shown", "since_ns")
@@ -35,13 +33,14 @@ class Hysteresis:
     """
 
     def __init__(self) -> None:
-        self._held: dict[_Key, _Held] = {}
-        self._cleared: dict[_Key, tuple[int, int]] = {}
+        self._held: dict[str, _Held] = {}
+        self._cleared: dict[str, tuple[int, int]] = {}
         """When a finding last cleared, and the misses that took."""
 
     def update(self, found: Iterable[Finding], now_ns: int) -> tuple[Finding, ...]:
         """The findings to show after this judgement, in its order; those it missed stay behind their severity's others."""
-        now: dict[_Key, Finding] = {(finding.id, finding.stage): finding for finding in found}
+        # By its id alone: the stage that stands out may be another with each judgement, and no two judges claim the same.
+        now: dict[str, Finding] = {finding.id: finding for finding in found}
         for key, finding in now.items():
             held = self._held.setdefault(key, _Held(finding, now_ns))
             held.finding, held.misses = finding, 0
@@ -60,6 +59,6 @@ class Hysteresis:
         shown.sort(key=lambda pair: (severity.get(pair[1].severity, 3), order.get(pair[0], len(order))))
         return tuple(finding for _, finding in shown)
 
-    def _patience(self, key: _Key, now_ns: int) -> int:
+    def _patience(self, key: str, now_ns: int) -> int:
         cleared_ns, misses = self._cleared.get(key, (now_ns - FORGOTTEN_NS, MISSES))
         return min(PATIENCE * misses, MOST_MISSES) if now_ns - cleared_ns < FORGOTTEN_NS else MISSES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,14 @@ def test_properties(seen: list[bool]) -> None:
             assert not any(seen[at + 1 - MISSES : at + 1])
         if len(seen[: at + 1]) >= needed and all(seen[at + 1 - needed : at + 1]):
             assert now
+
+
+def test_a_finding_whose_stage_changes_stays_one() -> None:
+    filtered = Hysteresis()
+    for at in range(60):
+        stage = at // 4 % 2
+        out = filtered.update([msgspec.structs.replace(finding("a"), stage=stage)], at * SECOND)
+        assert [found.stage for found in out] == ([stage] if at >= 2 else [])
 
 
 def test_the_newest_words_are_shown_and_the_gravest_first() -> None:
