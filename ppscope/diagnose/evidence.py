@@ -28,6 +28,8 @@ class GpuEvidence(msgspec.Struct, frozen=True):
     pcie_gen: int | None = None
     pcie_width: int | None = None
     device: GpuDevice | None = None
+    recent_power_w: float | None = None
+    """The higher mean of the last two stretches of six seconds: of a load that has just begun, or ended."""
 
 
 class RankEvidence(msgspec.Struct, frozen=True):

@@ -38,6 +38,16 @@ def _power(stage: StageEvidence) -> list[tuple[float, float]]:
     ]
 
 
+def _draws(stage: StageEvidence) -> bool:
+    """Whether a GPU of a stage has drawn more in the last seconds than the mean of the window tells: before it nobody asked for work."""
+    return any(
+        gpu.recent_power_w is not None
+        and gpu.power_limit_w is not None
+        and gpu.recent_power_w > LOW_POWER * gpu.power_limit_w
+        for gpu in _gpus(stage)
+    )
+
+
 def _slow(gpu: GpuEvidence) -> bool:
     return bool(gpu.sm_clock_mhz and gpu.sm_clock_max_mhz and gpu.sm_clock_mhz < SLOW_CLOCK * gpu.sm_clock_max_mhz)
 
@@ -58,7 +68,7 @@ def idle_while_serving(evidence: Evidence) -> Finding | None:
     if evidence.active is not True or not powers or not all(powers) or _at_work(evidence) < BUSY * _here(evidence):
         return None
     flat = [pair for stage in powers for pair in stage]
-    if any(power > LOW_POWER * limit for power, limit in flat):
+    if any(power > LOW_POWER * limit for power, limit in flat) or any(map(_draws, evidence.stages)):
         return None
     running = evidence.load.running
     while_what = f"{say.plural(running, 'request')} run" if running else "requests run"

@@ -20,7 +20,7 @@ from ppscope.session.gpus import Gpus
 from ppscope.session.interned import Interned
 from ppscope.session.ranks import RankState
 from ppscope.session.stages import FORWARD
-from ppscope.sources.gpu_reasons import throttle_names
+from ppscope.sources.gpu_reasons import GPU_IDLE, throttle_names
 from ppscope.views import PhaseStyle
 
 if TYPE_CHECKING:
@@ -168,13 +168,13 @@ def _rank(state: RankState, gpus: Gpus, names: Sequence[str], since_ns: int, now
         phases=_named(times, names),
         host_cpu=state.host_cpu(since_ns),
         wait_share=state.host_wait(since_ns),
-        gpu=_gpu(gpus, gpu.index if gpu else None, since_ns),
+        gpu=_gpu(gpus, gpu.index if gpu else None, since_ns, now_ns),
         cores=state.cores(since_ns),
         process_cpu=state.process_cpu(since_ns),
     )
 
 
-def _gpu(gpus: Gpus, index: int | None, since_ns: int) -> GpuEvidence | None:
+def _gpu(gpus: Gpus, index: int | None, since_ns: int, now_ns: int) -> GpuEvidence | None:
     samples = gpus.since(index, since_ns)
     if index is None or not samples:
         return None
@@ -186,12 +186,27 @@ def _gpu(gpus: Gpus, index: int | None, since_ns: int) -> GpuEvidence | None:
         power_limit_w=_first(newest.power_limit_w, device.power_limit_w if device else None),
         util_percent=_mean(sample.util_percent for sample in samples),
         throttled=_throttled(samples),
-        sm_clock_mhz=_mean(sample.sm_clock_mhz for sample in samples),
+        sm_clock_mhz=_clock(samples),
         sm_clock_max_mhz=device.sm_clock_max_mhz if device else None,
         pcie_gen=newest.pcie_gen,
         pcie_width=newest.pcie_width,
         device=device,
+        recent_power_w=_recent_power(samples, now_ns),
     )
+
+
+def _recent_power(samples: Sequence[GpuSample], now_ns: int) -> float | None:
+    means = [
+        _mean(sample.power_w for sample in samples if until - ACTIVE_NS < sample.at_ns <= until)
+        for until in (now_ns, now_ns - ACTIVE_NS)
+    ]
+    return max((mean for mean in means if mean is not None), default=None)
+
+
+def _clock(samples: Sequence[GpuSample]) -> float | None:
+    """Mean SM clock at work: an idle GPU's is low and says nothing of what holds it down."""
+    at_work = [sample for sample in samples if not (sample.throttle_reasons or 0) & GPU_IDLE]
+    return _mean(sample.sm_clock_mhz for sample in at_work or samples)
 
 
 def _throttled(samples: Sequence[GpuSample]) -> tuple[tuple[str, float], ...]:

@@ -82,6 +82,25 @@ def test_a_load_that_grows_in_one_slot_is_found_soon(metrics: bool) -> None:
     assert 25 < at[0] <= 25 + COME_S
 
 
+DRAWS = replace(HEALTHY, power_w=300.0)
+
+
+@pytest.mark.parametrize(
+    "told", [[(IDLE, 30), (DRAWS, 40)], [(IDLE, 24), (DRAWS, 8)] * 3, [(IDLE, 20), (DRAWS, 5)] * 3]
+)
+def test_gpus_that_work_since_a_moment_or_now_and_then_are_not_idle_while_serving(
+    told: list[tuple[Story, int]],
+) -> None:
+    assert set.union(*shown("draws", told)) == set()
+
+
+@pytest.mark.parametrize("before", [IDLE, HEALTHY])
+def test_gpus_that_draw_little_once_the_load_is_in_one_slot_are_found(before: Story) -> None:
+    at = changes(shown("one slot", [(before, 40), (SERIAL, 60)]), "gpu.idle_while_serving")
+    assert len(at) == 1, at
+    assert 40 < at[0] <= 80
+
+
 LOADS: dict[str, tuple[Story, Story, set[str]]] = {
     "clients leave": (replace(HEALTHY, sizes=(2, 2, 2, 2)), ONE, {"load.too_few_requests"}),
     "as many as slots, then one": (replace(HEALTHY, sizes=(1, 1, 1, 1)), ONE, {"load.too_few_requests"}),

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from ppscope.commands.check import report_of
 from ppscope.diagnose.check_report import CheckReport, to_json
 from ppscope.diagnose.check_text import render
+from ppscope.diagnose.findings import judge
 from ppscope.diagnose.running import estimate_running
-from ppscope.records import BatchLog, LoadSample, LogNote, Metric, RankKey, Settings, StackSpans
+from ppscope.records import BatchLog, GpuDevice, GpuSample, LoadSample, LogNote, Metric, RankKey, Settings, StackSpans
 from ppscope.session import Session
 from ppscope.session.evidence import gather
 from ppscope.session.load import LoadState
@@ -103,6 +104,28 @@ def test_the_last_throughput_does_not_say_that_requests_run() -> None:
     load.add(LoadSample(0, "server_info", tokens_per_s=24.7))
     load.add(LoadSample(0, "metrics", queued=0, micro_batch=4.0, in_flight=0))
     assert load.view(SECOND, None, 2.0).running == 0
+
+
+@pytest.mark.parametrize(("clock_mhz", "found"), [(1890, set()), (1290, {"gpu.throttled"})])
+def test_a_clock_is_of_the_readings_at_work(clock_mhz: int, found: set[str]) -> None:
+    """At its power limit a third of the time, and idle for the rest, when clocks fall to 345 MHz."""
+    stream, session = after(HEALTHY, 20)
+    held = session.gpus.samples[1]
+    held.clear()
+    session.gpus.add_device(GpuDevice(1, "GPU-1", "NVIDIA B200", 600.0, sm_clock_max_mhz=1980))
+    for number in range(90):
+        capped = number % 3 == 0
+        at = stream.at_ns - (90 - number) * SECOND // 10
+        held.append(
+            GpuSample(
+                1, at, power_w=450.0, sm_clock_mhz=clock_mhz if capped else 345, throttle_reasons=0x4 if capped else 0x1
+            )
+        )
+    of = gather(session, stream.at_ns)
+    assert of is not None
+    judged = judge(of)
+    assert {finding.id for finding in judged} == found
+    assert all(f"SM clock {clock_mhz} MHz of 1980" in finding.evidence[0] for finding in judged)
 
 
 @pytest.mark.parametrize(("producing", "running"), [(False, 0), (True, 16)])
