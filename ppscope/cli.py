@@ -106,6 +106,7 @@ _OUT = PathName(path_type=Path)
 _LOOK = (
     "How long to look; while evidence is missing up to three times as long, but no more than ten seconds longer."
     " Whether there are requests enough takes about four seconds to tell: two or more leave time for it."
+    " Of more than a minute the last one is judged."
 )
 _redact_paths = click.option(
     "--redact-paths", is_flag=True, help="Shorten absolute paths to what lies within their package."

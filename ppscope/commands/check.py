@@ -17,7 +17,7 @@ from ppscope.diagnose.queue import BLOCKED_S
 from ppscope.records import End
 from ppscope.session import Session
 from ppscope.session.dumping import burst
-from ppscope.session.evidence import gather
+from ppscope.session.evidence import JUDGED_NS, gather
 from ppscope.session.troubles import blind
 from ppscope.target.errors import for_command
 from ppscope.target.processes import has_ended
@@ -148,13 +148,15 @@ def _enough(found: Occupancy) -> bool:
 
 
 def report_of(session: Session) -> CheckReport:
-    """Judge everything that was seen since the attach, once."""
+    """Judge what was seen since the attach, of a longer look the last minute, once."""
     now = session.present_ns()
-    evidence = gather(session, now, max(now - session.started_ns, 1))
+    seen_ns = max(now - session.started_ns, 1)
+    evidence = gather(session, now, min(seen_ns, JUDGED_NS))
     assert evidence is not None, "the server is known"
     cost = session.cost
     return CheckReport(
         evidence=evidence,
+        seen_s=seen_ns / 1e9,
         findings=tuple(judge(evidence)),
         overhead_cores=cost.cores if cost else None,
         host=session.hello.host if session.hello else "",

@@ -17,7 +17,8 @@ SCHEMA = "ppscope.check/1"
 class CheckReport(msgspec.Struct, frozen=True):
     """What was seen and what follows. `overhead_cores` is ppscope's own CPU; `host` the node's name.
 
-    `lacking` is the evidence that was still missing at the end, in words.
+    `seen_s` is how long was looked, None for as long as the evidence is of; `lacking` is the evidence that was still missing at the
+    end, in words.
     """
 
     evidence: Evidence
@@ -25,6 +26,12 @@ class CheckReport(msgspec.Struct, frozen=True):
     overhead_cores: float | None
     host: str = ""
     lacking: dict[str, str] = {}
+    seen_s: float | None = None
+
+    @property
+    def looked_s(self) -> float:
+        """How long was looked; the evidence may be of its last minute alone."""
+        return self.evidence.seconds if self.seen_s is None else self.seen_s
 
     @property
     def alarms(self) -> bool:
@@ -50,7 +57,8 @@ def to_json(report: CheckReport) -> dict[str, Any]:
             "state": "idle" if server.state == "serving" and evidence.idle else server.state,
             "emulated": server.emulated,
         },
-        "seconds": _rounded(evidence.seconds),
+        "seconds": _rounded(report.looked_s),
+        "judged_seconds": _rounded(evidence.seconds),
         "lacking": list(report.lacking),
         "load": {
             "running": load.running,

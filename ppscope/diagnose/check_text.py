@@ -31,9 +31,10 @@ def render(report: CheckReport) -> str:
     if not report.findings:
         lines += [*_fit(_nothing(evidence), ""), ""]
     cost = "" if report.overhead_cores is None else f" at a cost of {report.overhead_cores:.2f} core"
-    lines.append(f"seen for {evidence.seconds:.0f} s{cost}")
+    judged = f", judged by its last {evidence.seconds:.0f} s," if report.looked_s > evidence.seconds + 0.5 else ""
+    lines.append(f"seen for {report.looked_s:.0f} s{judged}{cost}".rstrip(","))
     if report.lacking:
-        lines += _fit(f"stopped without {'; '.join(report.lacking.values())}: {_longer(evidence.seconds)}")
+        lines += _fit(f"stopped without {'; '.join(report.lacking.values())}: {_longer(report.looked_s)}")
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ppscope.session.session import Session
 
 WINDOW_NS = 30_000_000_000
+JUDGED_NS = 60_000_000_000
+"""The longest window of which there is evidence: readings of a minute are kept."""
 ACTIVE_NS = int(ACTIVE_S * 1e9)
 _HELD = 0.1
 """Share of a rank's time: a stack that was misread says nothing."""

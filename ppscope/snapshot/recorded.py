@@ -12,11 +12,10 @@ from ppscope.diagnose.findings import judge, merge
 from ppscope.garbage import no_collection
 from ppscope.records import AnyRecord, Clock, End, LoadSample
 from ppscope.session import Session
-from ppscope.session.evidence import gather
+from ppscope.session.evidence import JUDGED_NS, gather
 from ppscope.session.interned import Interned
 from ppscope.views import Finding, Screen
 
-JUDGED_NS = 60_000_000_000
 _SECOND = 1_000_000_000
 _HISTORY_S = 600
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ppscope.records import AnyCommand, AnyRecord, LoopSample, ProbeSpans, RankKey, StackSpans
+from ppscope.session.evidence import JUDGED_NS
 from ppscope.session.interned import Interned
 from ppscope.snapshot.index import Index
-from ppscope.snapshot.recorded import JUDGED_NS, RecordedSession, session_of
+from ppscope.snapshot.recorded import RecordedSession, session_of
 from ppscope.snapshot.window import is_bulk
 from ppscope.target.phases import PhaseTable
 from ppscope.views import MOST_SPANS, BurstOffer, Cell, Lane, PhaseStyle, Screen, Span, ThreadStacks

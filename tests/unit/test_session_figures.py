@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from ppscope.records import BatchLog, GpuDevice, GpuSample, LoadSample, LogNote,
 from ppscope.session import Session
 from ppscope.session.evidence import gather
 from ppscope.session.load import LoadState
-from tests.unit.pipeline_story import HEALTHY, IDLE, Pipeline, Story
+from tests.unit.pipeline_story import HEALTHY, IDLE, SERIAL, Pipeline, Story
 from tests.unit.test_session_troubles import SECOND, START, Live
 
 
@@ -126,6 +127,19 @@ def test_a_clock_is_of_the_readings_at_work(clock_mhz: int, found: set[str]) -> 
     judged = judge(of)
     assert {finding.id for finding in judged} == found
     assert all(f"SM clock {clock_mhz} MHz of 1980" in finding.evidence[0] for finding in judged)
+
+
+def test_a_long_look_is_judged_by_its_last_minute_and_says_so() -> None:
+    _, report = told(SERIAL, seconds=90)
+    lines = [line for finding in report.findings for line in finding.evidence if " over " in line]
+    spans = [float(span) for line in lines for span in re.findall(r"over (\d+) s", line)]
+    assert spans
+    assert max(spans) <= 60
+    made = to_json(report)
+    assert (made["seconds"], made["judged_seconds"]) == (89.0, 60.0)
+    assert "seen for 89 s, judged by its last 60 s" in render(report)
+    _, short = told(SERIAL, seconds=9)
+    assert "seen for 8 s\n" in render(short)
 
 
 @pytest.mark.parametrize(("producing", "running"), [(False, 0), (True, 16)])
