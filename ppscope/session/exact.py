@@ -94,12 +94,17 @@ class ExactRank:
         return sum(pair[0] for pair in told), sum(pair[1] for pair in told)
 
     def gpu_busy(self, start_ns: int, end_ns: int) -> float | None:
-        """Share of a window in which a forward ran on the GPU; None where forwards are not timed there."""
+        """Share of a window in which a forward ran on the GPU; None where forwards are not timed there.
+
+        Where the window ends after what was told it is as long before: what the probe has not told yet is no rest.
+        """
         extent = self.gpu.extent
         if extent is None or extent[1] < start_ns:
             return None
-        start = max(start_ns, extent[0])
-        return sum(self.gpu.times(start, end_ns).values()) / (end_ns - start) if end_ns > start else None
+        end = min(end_ns, self.newest_ns if self.newest_ns is not None else end_ns)
+        start = max(start_ns - (end_ns - end), extent[0])
+        # Times are to 20 ms at the edges of a window.
+        return min(sum(self.gpu.times(start, end).values()) / (end - start), 1.0) if end > start else None
 
 
 def better(exact: PhaseTimes, sampled: PhaseTimes) -> bool:

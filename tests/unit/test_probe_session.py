@@ -246,6 +246,25 @@ def test_a_host_span_is_no_busy_gpu_but_a_timed_forward_is() -> None:
     assert drawn == (["replay"] * 7 + [None] * 3) * 3
 
 
+@pytest.mark.parametrize(("took", "busy"), [(7 * MS, 0.7), (10 * MS, 1.0)])
+def test_a_busy_share_is_of_what_was_told_whenever_it_is_asked_for(took: int, busy: float) -> None:
+    key = RankKey(0, 0, 0)
+    forwards: list[Call] = [(code.GPU_FORWARD, T0 + i * 10 * MS, T0 + i * 10 * MS + took, 0) for i in range(1000)]
+    made = session(server("cuda", 1), turns(key, 10, {0, 1}), spans(forwards, key=key))
+    exact = made.states[key].exact
+    assert exact is not None
+    end = T0 + 10 * S
+    for late in (0, 7 * MS, S, 3 * S):
+        share = exact.gpu_busy(end + late - 5 * S, end + late)
+        assert share == pytest.approx(busy, abs=0.01)
+        assert share is not None
+        assert share <= 1.0
+    short = exact.gpu_busy(T0 + 5 * S + MS, T0 + 5 * S + 11 * MS)
+    assert short is not None
+    assert short <= 1.0
+    assert exact.gpu_busy(end + S, end + 6 * S) is None, "nothing was told of it"
+
+
 def test_exact_stands_before_sampled_and_sampled_fills_the_rest() -> None:
     key = RankKey(0, 0, 0)
     made = session(server(pp=1), *stacks(key, 10, T0 - 5 * S, T0 + 5 * S), turns(key, 10, {0, 1}))
