@@ -144,7 +144,7 @@ def _stages(session: Session, since_ns: int, now_ns: int, working: bool | None) 
                 total[phase] = total.get(phase, 0) + took
         phases = _named(total, names)
         forward = sum(phases.get(name, 0.0) for name in FORWARD) if phases else None
-        busy, source = session.stage_busy(pp, forward, device, now_ns, working)
+        busy, source = session.stage_busy(dp, pp, forward, device, now_ns, working)
         ranks = tuple(_rank(state, session.gpus, names, since_ns, now_ns) for state in members)
         # On a GPU the loop over requests would only launch, and the kernels' time is not known.
         by_request = (

@@ -154,15 +154,15 @@ class Session(Intake):
         """What a burst of the last minute proves, exact."""
         return self.bursts.findings(now_ns, self.decode_graphs_off(now_ns))
 
-    def _trace_busy(self, pp: int, now_ns: int) -> float | None:
-        return self.bursts.busy(pp, now_ns)
+    def _trace_busy(self, dp: int, pp: int, now_ns: int) -> float | None:
+        return self.bursts.busy(pp, now_ns, dp)
 
     def stage_busy(
-        self, pp: int, host_forward: float | None, device: str | None, now_ns: int, active: bool | None
+        self, dp: int, pp: int, host_forward: float | None, device: str | None, now_ns: int, active: bool | None
     ) -> tuple[float | None, str | None]:
-        """Busy share of a stage with its source; see StageRows.busy."""
-        members = [state for state in self.states.values() if state.rank.key.pp == pp]
-        return self._rows.busy(pp, host_forward, device, now_ns, members, active)
+        """Busy share of a replica's stage with its source; see StageRows.busy."""
+        members = [state for state in self.states.values() if (state.rank.key.dp, state.rank.key.pp) == (dp, pp)]
+        return self._rows.busy(dp, pp, host_forward, device, now_ns, members, active)
 
     def occupancy(self, now_ns: int | None = None) -> Occupancy:
         """Micro-batch slots in use over the minute before an instant (None: now): by the launches of each round, else by dumps.

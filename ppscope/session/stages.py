@@ -66,11 +66,12 @@ class StageRows:
         self._forward = {index for index, style in enumerate(styles) if style.name in FORWARD}
         self._gpus = gpus
         self._load = load
-        self.trace_busy: Callable[[int, int], float | None] = lambda pp, now_ns: None
-        """Busy share of a stage by a profile burst of late, None without one."""
+        self.trace_busy: Callable[[int, int, int], float | None] = lambda dp, pp, now_ns: None
+        """Busy share of a replica's stage by a profile burst of late, None without one."""
 
     def busy(
         self,
+        dp: int,
         pp: int,
         host_forward: float | None,
         device: str | None,
@@ -78,14 +79,14 @@ class StageRows:
         members: Sequence[RankState] = (),
         active: bool | None = None,
     ) -> tuple[float | None, str | None]:
-        """Busy share of a stage and where it is from; `host_forward` counts on a CPU server alone, or what `members` say exactly.
+        """Busy share of a replica's stage and where it is from; `host_forward` counts on a CPU server alone, or what `members` say exactly.
 
         `active` says whether the server was at work in the last seconds.
         """
         exact = self._exact_busy(members, device, now)
         if exact is not None:
             return exact, "probe"
-        if (traced := self.trace_busy(pp, now)) is not None:
+        if (traced := self.trace_busy(dp, pp, now)) is not None:
             return traced, "trace"
         # The gauge keeps its last value while nothing runs (0.5.15; gone for 40 s in 0.5.23).
         if active is not False and (told := self._load.busy(pp, now)) is not None:
@@ -121,7 +122,7 @@ class StageRows:
             seen = sum(total.values())
             work = sum(total.get(phase, 0) for phase in self._work) / seen if seen else None
             forward = sum(total.get(phase, 0) for phase in self._forward) / seen if seen else None
-            busy, busy_source = self.busy(pp, forward, device, now_ns, members, active)
+            busy, busy_source = self.busy(dp, pp, forward, device, now_ns, members, active)
             rows.append(
                 StageRow(
                     dp=dp,

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ppscope.records import RankKey
+from ppscope.collect.client import RecordedStream
+from ppscope.records import BurstRank, RankKey
+from ppscope.session import Session
 from ppscope.sources.burst_columns import rank_record
 from ppscope.trace.analyse import analyse_file
 from ppscope.trace.intervals import Intervals, concurrency_ns
+from ppscope.trace.recording import trace_records
 from ppscope.trace.report import TraceReport, make_report, to_json
 from ppscope.trace.spans import GPU_CLASSES, export_spans
 from ppscope.trace.text import WIDTH, render
@@ -58,6 +61,28 @@ def test_serial_pipeline_is_found_and_a_full_one_is_not(tmp_path: Path) -> None:
     full = report_of(Pipeline([4 * MS] * 4, steps=40, slots=6).build(), tmp_path)
     assert ids(full) == set()
     assert not full.alarms
+
+
+def test_each_run_has_its_own_busy_shares_on_the_screen(tmp_path: Path) -> None:
+    """Before and after in one page: runs are told apart as data-parallel replicas are."""
+    runs = [Pipeline([2 * MS] * 4, steps=24, slots=slots).build() for slots in (1, 4)]
+    paths: list[Path] = []
+    for number, run in enumerate(runs):
+        folder = tmp_path / f"run{number}"
+        folder.mkdir()
+        paths += run.write(folder, f"179598{number}460.25")
+    records = trace_records(make_report([analyse_file(path) for path in paths]))
+    session = Session(RecordedStream(records))
+    session.poll()
+    told = {record.rank: record.busy_fraction for record in records if isinstance(record, BurstRank)}
+    rows = session.screen().stages
+    assert len(rows) == len(told) == 8
+    for row in rows:
+        assert row.busy_source == "trace"
+        assert row.busy == told[RankKey(row.dp, row.pp, 0)]
+        assert session.stage_busy(row.dp, row.pp, None, None, session.now_ns(), None) == (row.busy, "trace")
+    first, second = ([row.busy or 0.0 for row in rows if row.dp == run] for run in (0, 1))
+    assert max(first) < 0.4 < min(second)
 
 
 def test_a_single_request_is_no_alarm(tmp_path: Path) -> None:
