@@ -88,6 +88,8 @@ class Evidence(msgspec.Struct, frozen=True):
     """Mean requests of a decode micro-batch, from counters or the log; None where neither says it."""
     in_flight: int | None = None
     """Open generation requests at the HTTP server."""
+    in_flight_peak: int | None = None
+    """The most of them in the minute that slots are counted over; None where nobody counts."""
     active: bool | None = None
     """Whether a forward pass was seen in the last seconds; None where no stacks were."""
     with_batch: bool = False

@@ -139,6 +139,16 @@ def _serial_remedy(evidence: Evidence, slots: int, wanted: int, limit: int | Non
     return f"{text}. {gain}" if gain else text
 
 
+def _slots_say_more(evidence: Evidence, needed: int) -> bool:
+    """Whether the slots that were seen at work hold more than the open requests tell: one of these may carry several prompts."""
+    between = likely(evidence.occupancy)
+    if between is None:
+        return False
+    fewest = between[0] * _replicas(evidence)
+    more_than_open = evidence.in_flight_peak is not None and fewest > evidence.in_flight_peak
+    return more_than_open or fewest * max(evidence.micro_batch or 1.0, 1.0) >= needed
+
+
 def too_few_requests(evidence: Evidence) -> Finding | None:
     """Fewer requests run than there are slots: the pipeline cannot be full, whatever the flags."""
     slots, running, most = evidence.occupancy.slots, evidence.load.running, evidence.running_at_most
@@ -147,6 +157,8 @@ def too_few_requests(evidence: Evidence) -> Finding | None:
         return None
     needed = places(slots, evidence.server)
     if not 0 < most < needed or (evidence.running_at_least or 0) >= needed or evidence.load.queued:
+        return None
+    if _slots_say_more(evidence, needed):
         return None
     running, all_slots = running or most, slots * _replicas(evidence)
     lines = [

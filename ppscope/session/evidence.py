@@ -77,6 +77,7 @@ def gather(session: Session, now_ns: int, window_ns: int = WINDOW_NS) -> Evidenc
         log_notes=tuple(settings.notes),
         micro_batch=micro_batch,
         in_flight=in_flight,
+        in_flight_peak=session.load.in_flight_peak(now_ns),
         active=working,
         with_batch=working is False and with_batch(session.states.values(), session.interned, now_ns),
         slot_samples=tuple(Counter(slot for _, slot in session.slots_seen(now_ns)).most_common()),

@@ -193,6 +193,11 @@ class LoadState:
         recent = recent if len(recent) >= _READINGS else [count for _, count in told[:_READINGS]]
         return max(recent) if len(recent) >= _READINGS else None
 
+    def in_flight_peak(self, now_ns: int) -> int | None:
+        """The most open generation requests in any reading of the last minute; None without one."""
+        recent = takewhile(lambda sample: now_ns - sample.at_ns <= _BATCHES_NS, reversed(self.history))
+        return max((int(sample.in_flight) for sample in recent if sample.in_flight is not None), default=None)
+
     def estimate(self, now_ns: int, occupied: float | None, batch_interval: int | None = None) -> Running:
         """Running requests where the server does not count them; `occupied` and `batch_interval` as for `view`."""
         queued, _ = self._best("queued", now_ns)

@@ -129,6 +129,24 @@ def test_a_clock_is_of_the_readings_at_work(clock_mhz: int, found: set[str]) -> 
     assert all(f"SM clock {clock_mhz} MHz of 1980" in finding.evidence[0] for finding in judged)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "in_flight", "found"),
+    [
+        ((1, 1, 1, 1), 1, set()),
+        ((2, 2, 2, 2), 3, set()),
+        ((1, 0, 0, 0), 1, {"load.too_few_requests"}),
+        ((1, 1, 1, 0), 3, {"load.too_few_requests"}),
+    ],
+)
+def test_a_request_of_several_prompts_is_more_than_one_of_them(
+    sizes: tuple[int, ...], in_flight: int, found: set[str]
+) -> None:
+    size = float(max(sizes))
+    counted = LoadSample(0, "metrics", queued=0, tokens_per_s=300.0, micro_batch=size, in_flight=in_flight)
+    _, report = told(dataclasses.replace(HEALTHY, sizes=sizes, metrics=False), counted, seconds=20)
+    assert {finding.id for finding in report.findings} == found
+
+
 def test_a_long_look_is_judged_by_its_last_minute_and_says_so() -> None:
     _, report = told(SERIAL, seconds=90)
     lines = [line for finding in report.findings for line in finding.evidence if " over " in line]
