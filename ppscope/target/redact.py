@@ -5,8 +5,10 @@ Recordings and snapshots are posted in public, so this errs towards removing too
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from ppscope.target.commands import parse_python
 
@@ -60,9 +62,16 @@ _USERINFO = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]{0,30}://)[^/\s?#\"'<>]*@")
 _SCHEME_WORD = re.compile(r"(\b(?:bearer|basic)\s+)(?![\"'])[^\s\"',;]+", re.IGNORECASE)
 _HEADER = re.compile(r"((?:proxy-)?authorization\s*:\s*)[^\"'\r\n]+", re.IGNORECASE)
 _FLAG = re.compile(r"(?<![\w-])(--?[A-Za-z][\w.-]*)(\s*=\s*|\s+)")
-_FLAG_VALUE = re.compile(r"\\*\"[^\"]*\"?|\\*'[^']*'?|\S+")
+_QUOTED = r"(\\*)(?:\"(?:[^\"\\]|\1\\+\"|\\+(?![\"\\]))*\\*\"?|'(?:[^'\\]|\1\\+'|\\+(?!['\\]))*\\*'?)"
+"""Up to a quote with no more backslashes in front than the first had: those with more are part of the text."""
+_FLAG_VALUE = re.compile(_QUOTED + r"|\S+")
 _PAIR = re.compile(r"(?<![\w.-])(#?[\w.-]+)((?:\\*[\"'])?\s*[:=]\s*)")
-_PAIR_VALUE = re.compile(r"\\*\"(?:[^\"\\]|\\[^\"])*\\*\"?|\\*'(?:[^'\\]|\\[^'])*\\*'?|[^\s,;&|)}\]]+")
+_PAIR_VALUE = re.compile(_QUOTED + r"|[^\s,;&|)}\]]+")
+_OPENS, _CLOSES = tuple("[{("), tuple("]})")
+_NESTING = re.compile(r"\\+(?![\"'\\])|" + _QUOTED + r"|[\[{(]|[\]})]")
+_JSON = json.JSONDecoder()
+_JSON_OPENS = re.compile(r"\{\s*[\"}]|\[\s*[\[{\]\"\-\dtfnNI]")
+_JOINED_WORD = re.compile(r"(?=\S)(--[\w.-]+=)?([\[{])?\S*")
 _NOTHING = frozenset({"None", "null", "True", "False", "true", "false", "", MARKER})
 
 
@@ -146,14 +155,79 @@ def _is_plain_flag(word: str) -> bool:
     return re.fullmatch(r"--?[A-Za-z][\w.-]{0,63}", word) is not None and not _SHAPES.search(word)
 
 
+def redact_joined(text: str) -> list[str]:
+    """The words of a command line that somebody put together without quotes.
+
+    Where a value ends cannot be told: behind a sensitive option everything up to the next option is the marker.
+    """
+    out: list[str] = []
+    hidden = False
+    words = _joined_words(redact_text(text))
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            hidden = is_private(name) or is_sensitive_flag(name, value if equals else following)
+            out.append(f"{name}={MARKER}" if hidden and equals else word)
+            if hidden and not equals and following and not following.startswith("--"):
+                out.append(MARKER)
+        elif not hidden:
+            out.append(word)
+    return out
+
+
+def _joined_words(text: str) -> list[str]:
+    """Words between blanks; a JSON value of an option is one word."""
+    words: list[str] = []
+    at = 0
+    while (found := _JOINED_WORD.search(text, at)) is not None:
+        at = found.end()
+        if found[2] and (found[1] or (words and words[-1].startswith("--"))):
+            with suppress(ValueError, RecursionError):
+                at = max(_JSON.raw_decode(text, found.start(2))[1], at)
+        words.append(text[found.start() : at])
+    return words
+
+
 def redact_text(text: str) -> str:
     """Free text without URL passwords, sensitive options, `name: value` pairs, bearer tokens and well-known key shapes."""
+    text = _redact_json(text)
     text = _SHAPES.sub(MARKER, text)
     text = _USERINFO.sub(rf"\1{MARKER}@", text)
     text = _HEADER.sub(rf"\1{MARKER}", text)
     text = _SCHEME_WORD.sub(rf"\1{MARKER}", text)
     text = _redact_named(text, _FLAG, _FLAG_VALUE, is_sensitive_flag)
     return _redact_named(text, _PAIR, _PAIR_VALUE, is_sensitive)
+
+
+def _redact_json(text: str) -> str:
+    """Replace what is secret in the JSON objects and lists of a text; the others stay letter by letter."""
+    out: list[str] = []
+    done = end = spent = 0
+    while (found := _JSON_OPENS.search(text, end)) is not None and spent <= 8 * len(text):
+        at = found.start()
+        try:
+            value, end = _JSON.raw_decode(text, at)
+            redacted = redact_value(value)
+        except (ValueError, RecursionError) as error:
+            # It may have read to the end, and json looks for line breaks from the beginning on.
+            spent += getattr(error, "pos", len(text)) - at + len(text) // 64
+            end = at + 1
+        else:
+            if redacted != value:
+                said = json.dumps(redacted, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+                out += [text[done:at], said]
+                done = end
+    return "".join([*out, text[done:]])
+
+
+def _closed(text: str, at: int) -> int:
+    """Where the bracket that opens at `at` closes; the end of the text when it does not."""
+    depth = 0
+    for found in _NESTING.finditer(text, at):
+        depth += 1 if found[0] in _OPENS else -1 if found[0] in _CLOSES else 0
+        if depth == 0:
+            return found.end()
+    return len(text)
 
 
 def _redact_named(
@@ -179,7 +253,7 @@ def _redact_named(
         quote = re.match(r"\\*[\"']", value[0])
         mark = f"{quote[0]}{MARKER}{quote[0]}" if quote else MARKER
         out += [text[done : name.end()], mark]
-        done = at = value.end()
+        done = at = _closed(text, at) if value[0].startswith(_OPENS) else value.end()
     return "".join([*out, text[done:]])
 
 

@@ -7,11 +7,10 @@ scheduler's own figures, the version, and `internal_states`, one object per data
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from ppscope.records import Fact
-from ppscope.target.redact import redact_argv, redact_mapping
+from ppscope.target.redact import redact_argv, redact_joined, redact_mapping
 
 TEXT_LIMIT = 400
 LIST_LIMIT = 256
@@ -90,7 +89,7 @@ def resolved_settings(answer: object) -> dict[str, object]:
         if key == "internal_states":
             kept[key] = _states(value, answer)
         elif key == "launch_command" and isinstance(value, str):
-            kept[key] = list(redact_argv(_split(value)))[:LIST_LIMIT]
+            kept[key] = redact_joined(value[: 1 << 16])[:LIST_LIMIT]  # 0.5.23 joins the words without quotes
         elif key == "env_vars":
             continue
         elif not isinstance(value, Mapping) or key in _NESTED:
@@ -152,10 +151,3 @@ def _typed(text: str) -> object:
         return float(text) if any(char.isdigit() for char in text) else text
     except ValueError:
         return text
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text[: 1 << 16])
-    except ValueError:
-        return text[: 1 << 16].split()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -80,6 +81,34 @@ def test_no_secret_survives_whichever_way_it_was_given() -> None:
     assert resolved_settings({"api_key": None, "enable_metrics": False}) == {"api_key": None, "enable_metrics": False}
 
 
+def test_a_secret_in_an_unquoted_launch_command_is_removed() -> None:
+    """0.5.23 tells its command line as `" ".join(argv)`."""
+    argv = [
+        "--hicache-storage-backend-extra-config", '{"access_key": "AK", "secret_key": "SEKRIT"}', "--api-key", "my pass phrase",
+        "--admin-api-key=another pass phrase", "--ssl-keyfile-password", "it's a phrase", "--pp-size", "2",
+    ]  # fmt: skip
+    kept = resolved_settings({"launch_command": " ".join(argv)})["launch_command"]
+    assert isinstance(kept, list)
+    said = " ".join(kept)
+    assert not {"AK", "SEKRIT", "my", "pass", "phrase", "it's"} & set(re.findall(r"[\w']+", said))
+    assert said.endswith(f"--api-key {MARKER} --admin-api-key={MARKER} --ssl-keyfile-password {MARKER} --pp-size 2")
+
+
+def test_a_json_option_of_an_unquoted_launch_command_is_one_word() -> None:
+    argv = [
+        "x",
+        "--cuda-graph-config",
+        '{"decode": {"bs": [1, 2]}}',
+        '--a={"b": "c --d"}',
+        "--broken",
+        "{",
+        "[1",
+        "2]",
+        "{}",
+    ]
+    assert resolved_settings({"launch_command": "  ".join(argv)})["launch_command"] == argv
+
+
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.11", "0.5.23"])
 def test_a_real_answer_keeps_its_scalars_and_what_differs_in_internal_states(version: str) -> None:
     answer = json.loads((DATA / f"server_info-{version}.json").read_text())
@@ -109,6 +138,57 @@ def test_long_values_are_cut_and_deep_or_huge_ones_survive_the_wire() -> None:
     assert len(str(kept["chat_template"])) == TEXT_LIMIT + 1
     assert len(kept["bs"]) == LIST_LIMIT  # type: ignore[arg-type]
     assert len(msgspec.msgpack.encode(kept)) < 10_000
+
+
+PLANTED = "Zq7planted"
+planted = st.builds("{}{}{}".format, st.text(max_size=6), st.just(PLANTED), st.text(max_size=6))
+below_a_secret_name = st.recursive(
+    planted,
+    lambda inner: (
+        st.lists(inner | st.integers(), min_size=1, max_size=3)
+        | st.dictionaries(st.sampled_from(["user", "value", "x"]), inner, min_size=1, max_size=3)
+    ),
+    max_leaves=5,
+)
+secret_name = st.sampled_from(["access_key", "secret_key", "credentials", "tokens", "hf_token", "password", "authKeys"])
+with_secrets = st.recursive(
+    st.dictionaries(secret_name, below_a_secret_name, min_size=1, max_size=3),
+    lambda inner: (
+        st.lists(inner | st.text(max_size=4) | st.integers(), max_size=3)
+        | st.dictionaries(st.sampled_from(["master", "a", "config"]), inner | inner.map(json.dumps), max_size=3)
+    ),
+    max_leaves=4,
+)
+pass_phrase = st.lists(
+    st.sampled_from([PLANTED, "my", "-", "it's", '"', "{", "[1,", "a=b", "\\\\", "port:"]), min_size=1, max_size=5
+).map(" ".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(with_secrets, pass_phrase, st.booleans(), st.sampled_from([None, 1]))
+def test_no_planted_secret_survives_within_json_or_behind_an_option(
+    options: object, phrase: str, ascii_only: bool, indent: int | None
+) -> None:
+    text = json.dumps(options, ensure_ascii=ascii_only, indent=indent)
+    argv = [
+        "sglang",
+        "--hicache-storage-backend-extra-config",
+        text,
+        "--api-key",
+        phrase,
+        f"--config={text}",
+        "--x",
+        text,
+    ]
+    asked = requested_settings(argv, (Fact("env.SGLANG_X", text, "env"),))
+    resolved = resolved_settings(
+        {
+            "launch_command": " ".join(argv),
+            "hicache_storage_backend_extra_config": text,
+            "internal_states": [{"x": text}],
+        }
+    )
+    assert PLANTED not in repr((asked, resolved))
 
 
 json_value = st.recursive(

@@ -110,6 +110,13 @@ def test_no_flag_like_a_secret_lets_its_value_through(
         f"ServerArgs(model_path='m', api_key='{SECRET}', port=1)",
         json.dumps({"model": "m", "access_key": SECRET}),
         json.dumps({"config": json.dumps({"secret": SECRET})}),
+        json.dumps({"credentials": {"user": "u", "value": SECRET}, "x": 1}),
+        json.dumps({"tokens": ["a", SECRET], "x": 1}),
+        json.dumps({"config": json.dumps({"keys": [{"x": ["]", SECRET]}]})}),
+        json.dumps({"secret": f'with "quotes" {SECRET}'}),
+        f"options are {json.dumps({'key': [SECRET]})}, as asked",
+        f"ServerArgs(tokens=['a', '{SECRET}'], credentials={{'u': '{SECRET}'}}, port=1)",
+        f'{{\\"tokens\\": [\\"a]\\", \\"{SECRET}\\"',
         f"HF_TOKEN={SECRET} python -m sglang.launch_server",
         "got sk-abcdefghijklmnopqrstuv from the user".replace(
             "sk-abcdefghijklmnopqrstuv", f"sk-{SECRET[4:]}xxxxxxxxxxxx"
@@ -135,6 +142,7 @@ def test_secrets_in_free_text(text: str) -> None:
         "max_total_num_tokens=8192, chunked_prefill_size=2048, max_prefill_tokens=16384, tokenizer_path='m', api_key=None",
         "https://host:30000/v1?model=x",
         "Disable cuda graph because --disable-cuda-graph is set",
+        '--cuda-graph-config {"decode":  {"backend": "disabled", "bs": [1, 2.50]}} [2026-01-29] \\u00fc',
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -183,7 +191,22 @@ def test_any_text_can_be_redacted_twice(text: str) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["http://a:b@c/", "a:b", "--flag=", "key: ", "token=1,", "'a':", "sk-", "Bearer ", "a=b&", "authorization: "],
+    [
+        "http://a:b@c/",
+        "a:b",
+        "--flag=",
+        "key: ",
+        "token=1,",
+        "'a':",
+        "sk-",
+        "Bearer ",
+        "a=b&",
+        "authorization: ",
+        '{"a":',
+        "[1,",
+        'key=["a",',
+        "[\\\\",
+    ],
 )
 def test_a_long_text_takes_no_square_of_its_length(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends that are looked for, added up, stay within a few times the text: counted, not timed."""
