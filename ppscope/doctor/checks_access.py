@@ -23,8 +23,15 @@ def sudo(facts: Facts) -> str:
 
 def _capability(facts: Facts) -> str:
     """How root gets its missing capability. One command a line: an exec into a container has not what the container was given."""
-    own = f"docker exec -it --privileged CONTAINER {again(facts)}\n" if facts.own.contained else ""
-    return own + _CONTAINER
+    root = facts.own.uid == 0
+    user = "" if root else "-u 0 "
+    own = f"docker exec -it {user}--privileged CONTAINER {again(facts)}\n" if facts.own.contained else ""
+    return own + _CONTAINER + ("" if root else "; enter it as root (docker exec -u 0)")
+
+
+def _as_root(facts: Facts) -> str:
+    """How to come to the rights of root that are missing: sudo gives none that nobody below this process can have."""
+    return _capability(facts) if facts.own.uid == 0 or facts.own.root_may_trace is False else sudo(facts)
 
 
 def right(facts: Facts) -> str:
@@ -34,7 +41,7 @@ def right(facts: Facts) -> str:
         return _REBOOT
     if own.may_trace_others:
         return _MODULE
-    return _capability(facts) if own.uid == 0 else sudo(facts)
+    return _as_root(facts)
 
 
 def memory(facts: Facts) -> Check | None:
@@ -70,7 +77,9 @@ def scope(facts: Facts) -> Check:
     if may or _proven(facts):
         return Check("ptrace.scope", "ok", f"{said}, and this process is allowed all the same")
     who = "only a parent may read its children" if value == 1 else "only CAP_SYS_PTRACE may read other processes"
-    remedy = _capability(facts) if facts.own.uid == 0 else f"{sudo(facts)}\n{_SYSCTL}"
+    remedy = _as_root(facts)
+    if remedy == sudo(facts) and not facts.own.contained:  # in a container /proc/sys cannot be written
+        remedy += f"\n{_SYSCTL}"
     return Check("ptrace.scope", "problem", f"{said}: {who}", remedy)
 
 
@@ -84,12 +93,15 @@ def capability(facts: Facts) -> Check:
         return Check("ptrace.capability", "ok", "this process has CAP_SYS_PTRACE")
     if _proven(facts):
         return Check("ptrace.capability", "ok", "no CAP_SYS_PTRACE, and none is needed")
+    unknown = facts.target is None or facts.target.unreadable is None
     if own.uid == 0:
         said = "root here lacks CAP_SYS_PTRACE"
-        if facts.target is None or facts.target.unreadable is None:
+        if unknown:
             # cap_ptrace_access_check (security/commoncap.c): between equals none is needed, as in one container.
             said += ": it reads only processes that lack it too, as those beside it in one container do"
-            return Check("ptrace.capability", "info", said, _capability(facts))
+        return Check("ptrace.capability", "info" if unknown else "problem", said, _capability(facts))
+    if own.root_may_trace is False and not unknown:
+        said = f"no CAP_SYS_PTRACE, and root here would have none either: only processes of {own.user} can be read"
         return Check("ptrace.capability", "problem", said, _capability(facts))
     return Check("ptrace.capability", "info", f"no CAP_SYS_PTRACE: only processes of {own.user} can be read")
 
@@ -106,7 +118,7 @@ def user(facts: Facts) -> Check | None:
     said = f"the server runs as {target.user}, ppscope as {own.user}"
     if own.may_trace_others or _proven(facts):
         return Check("target.user", "ok", said + ", which may read it")
-    return Check("target.user", "problem", said, sudo(facts))
+    return Check("target.user", "problem", said, _as_root(facts))
 
 
 def seccomp(facts: Facts) -> Check:
@@ -150,6 +162,5 @@ def hidepid(facts: Facts) -> Check | None:
             "info",
             "/proc is mounted with hidepid: servers of other users are invisible, this one is not",
         )
-    return Check(
-        "proc.hidepid", "problem", "/proc is mounted with hidepid: servers of other users are invisible", sudo(facts)
-    )
+    said = "/proc is mounted with hidepid: servers of other users are invisible"
+    return Check("proc.hidepid", "problem", said, _as_root(facts))

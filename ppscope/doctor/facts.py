@@ -22,6 +22,13 @@ class Own:
     reads_itself: str | None = None
     contained: bool | None = None
     hidepid: bool = False
+    bounding: int | None = None
+    """The capabilities that any process below this one can have, root's too."""
+
+    @property
+    def root_may_trace(self) -> bool | None:
+        """Whether root could have CAP_SYS_PTRACE here: in most containers it cannot."""
+        return None if self.bounding is None else bool(self.bounding >> CAP_SYS_PTRACE & 1)
 
     @property
     def may_trace_others(self) -> bool | None:

@@ -34,6 +34,7 @@ def own() -> Own:
         reads_itself=_reads_itself(),
         contained=contained(proc),
         hidepid=hides_processes(proc),
+        bounding=status_number(status, "CapBnd", 16),
     )
 
 

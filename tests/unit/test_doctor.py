@@ -21,6 +21,8 @@ from ppscope.target.procfs import CAP_SYS_PTRACE
 CAP = 1 << CAP_SYS_PTRACE
 ROOT = Own(0, "root", CAP, 0, 0, "ok", False)
 USER = Own(1000, "ann", 0, 0, None, "ok", False)
+INSIDE = replace(USER, contained=True, bounding=CAP - 1)
+"""Without CAP_SYS_PTRACE in a container that was not given it: no sudo would get it."""
 THEIRS = Target(4242, "4242 Kimi-K2 PP8×TP1", "bob", 1001, unreadable=(4250, 4251))
 MINE = Target(4242, "4242 Kimi-K2 PP8×TP1", "ann", 1000, unreadable=(), python=(3, 11), free_threaded=False)
 TOOLS = Tools("/usr/bin/py-spy", (0, 4, 3), nvml_state="ok", nvml_message="8 GPUs, driver 550.1")
@@ -59,6 +61,15 @@ def test_a_box_where_everything_is_well_has_no_problem() -> None:
             replace(ROOT, capabilities=0, contained=True), THEIRS, "ptrace.capability", "problem", "lacks",
             "docker exec -it --privileged CONTAINER ppscope attach 4242\ndocker run --cap-add",
         ),
+        (
+            INSIDE, THEIRS, "ptrace.capability", "problem", "root here would have none either",
+            "docker exec -it -u 0 --privileged CONTAINER ppscope attach 4242\ndocker run --cap-add SYS_PTRACE",
+        ),
+        (INSIDE, None, "ptrace.capability", "info", "only processes of ann", ""),
+        (INSIDE, THEIRS, "target.user", "problem", "as bob, ppscope as ann", "CONTAINER ppscope attach 4242\ndocker run --cap-add"),
+        (INSIDE, THEIRS, "target.memory", "problem", "does not open", "CONTAINER ppscope attach 4242\ndocker run --cap-add"),
+        (replace(INSIDE, ptrace_scope=1), MINE, "ptrace.scope", "ok", "allowed all the same", ""),
+        (replace(INSIDE, hidepid=True), None, "proc.hidepid", "problem", "hidepid", "--cap-add SYS_PTRACE"),
         (replace(ROOT, capabilities=None), None, "ptrace.capability", "unknown", "cannot be read", ""),
         (USER, None, "ptrace.capability", "info", "only processes of ann", ""),
         (USER, MINE, "ptrace.capability", "ok", "none is needed", ""),
@@ -84,6 +95,28 @@ def test_locks_of_the_kernel(own: Own, target: Target | None, name: str, state: 
     check = verdict(Facts(own, target=target), name)
     assert (check.state, said in check.what, remedy in check.remedy) == (state, True, True), check
     assert bool(check.remedy) == bool(remedy)
+
+
+@pytest.mark.parametrize(
+    ("own", "sudo", "sysctl"),
+    [
+        (USER, True, True),
+        (replace(USER, bounding=2 * CAP - 1), True, True),
+        (replace(USER, bounding=2 * CAP - 1, contained=True), True, False),
+        (INSIDE, False, False),
+        (replace(INSIDE, contained=False), False, False),
+        (replace(ROOT, capabilities=0), False, False),
+        (replace(ROOT, capabilities=0, contained=True), False, False),
+    ],
+)
+@pytest.mark.parametrize("target", [THEIRS, replace(MINE, unreadable=(4250,)), None])
+def test_no_remedy_asks_for_what_a_container_does_not_allow(
+    own: Own, sudo: bool, sysctl: bool, target: Target | None
+) -> None:
+    verdicts = judge(Facts(replace(own, ptrace_scope=1), target=target), ACCESS)
+    remedies = "\n".join(check.remedy for check in verdicts)
+    assert ("sudo env" in remedies, "sudo sysctl" in remedies) == (sudo, sysctl)
+    assert ("--cap-add SYS_PTRACE" in remedies) is not sudo
 
 
 @pytest.mark.parametrize(
@@ -216,6 +249,7 @@ def test_json_has_stable_keys() -> None:
 OWN = st.builds(
     Own, st.sampled_from([0, 1000, 1001]), st.just("ann"), st.none() | st.integers(0, 2**41), st.none() | st.integers(0, 2),
     st.none() | st.integers(-1, 4), st.sampled_from([None, "ok", "EPERM"]), st.none() | st.booleans(), st.booleans(),
+    st.none() | st.integers(0, 2**41),
 )  # fmt: skip
 TARGET = st.none() | st.builds(
     Target,

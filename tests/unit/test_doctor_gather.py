@@ -76,6 +76,7 @@ def test_without_a_filter_our_own_memory_reads() -> None:
 def test_capabilities_are_those_of_this_very_process() -> None:
     status = Path("/proc/self/status").read_text()
     assert gather_own.own().capabilities == int(status.partition("CapEff:")[2].split()[0], 16)
+    assert gather_own.own().bounding == int(status.partition("CapBnd:")[2].split()[0], 16)
     setpriv = shutil.which("setpriv")
     if os.geteuid() == 0 and setpriv is not None:
         program = "from ppscope.doctor.gather_own import own; print(own().may_trace_others)"
