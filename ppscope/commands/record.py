@@ -13,7 +13,7 @@ from ppscope.records import AnyRecord, End, Server, ServerGone
 from ppscope.session.dumping import Dumping
 from ppscope.snapshot.files import named, why_not_writable
 from ppscope.snapshot.paths import shorten_paths
-from ppscope.snapshot.recorder import Recorder
+from ppscope.snapshot.recorder import Recorder, named_parts
 from ppscope.target.errors import for_command
 
 _POLL_S = 0.25
@@ -156,4 +156,7 @@ class _Recording:
             stdout.write_path(self._recorder.path)
         else:
             complain(f"{named(self._recorder.path)} was moved, removed or replaced while it was written")
+        files = [*self._recorder.earlier_parts, *([self._recorder.path] if in_place else [])]
+        if len(files) > 1:
+            complain(f"the recording is in {len(files)} files, which belong together: {named_parts(files)}")
         return code

@@ -11,6 +11,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from ppscope.target.procfs import user_name
+
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -62,7 +64,7 @@ def why_not_over(path: Path, sources: Iterable[Path]) -> str | None:
 def open_private(path: Path) -> int:
     """A new file of mode 0600 under a name of its own beside `path`, opened for writing and put in the place of `path` at once.
 
-    Its descriptor; what is written to it is there for a reader as it comes. Until it is closed, `is_being_written` says so.
+    Its descriptor; what is written to it is there for a reader as it comes. Until it is closed, `why_in_use` says so.
     Raises OSError.
     """
     fd, temporary = _create(path)
@@ -76,19 +78,32 @@ def open_private(path: Path) -> int:
     return fd
 
 
-def is_being_written(path: Path) -> bool:
-    """Whether somebody has a file of `open_private` under this name; False where that cannot be found out."""
+def why_in_use(path: Path) -> str | None:
+    """Why somebody may be writing the file of this name, as `open_private` begins one; None where nobody is known to."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        owner = other_owner(path)
+        return f"belongs to user {owner} and may be in use" if owner else "cannot be read and may be in use"
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno in (errno.EWOULDBLOCK, errno.EAGAIN)
+        in_use = error.errno in (errno.EWOULDBLOCK, errno.EAGAIN)
+        return "another ppscope is recording into it" if in_use else None
     finally:
         os.close(fd)
-    return False
+    return None
+
+
+def other_owner(path: Path) -> str | None:
+    """The user whose file it is; None when it is ours, or that cannot be told."""
+    try:
+        uid = path.stat().st_uid
+    except OSError:
+        return None
+    return None if uid == os.geteuid() else user_name(uid)
 
 
 def identity(file: Path | int) -> tuple[int, int] | None:

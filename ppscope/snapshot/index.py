@@ -151,6 +151,12 @@ class Index:
         first, last = self._whole.series.first, self._whole.series.last
         return 0 if first is None or last is None else last - first
 
+    @property
+    def late_ns(self) -> int:
+        """How long after the beginning of the stream its series begin; 0 where either is not known."""
+        first = self._whole.series.first
+        return 0 if first is None or self.hello is None else max(first - self.hello.mono_ns, 0)
+
     def records(
         self, start_ns: int | None = None, end_ns: int | None = None, *, defined: bool = True
     ) -> Iterator[AnyRecord]:

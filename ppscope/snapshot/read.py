@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,16 +14,18 @@ from ppscope.collect.stream import MAGIC, FrameReader, StreamError
 from ppscope.garbage import no_collection
 from ppscope.records import SCHEMA, AnyRecord, Hello, Server
 from ppscope.snapshot import page_data
-from ppscope.snapshot.files import named
+from ppscope.snapshot.files import named, other_owner
 from ppscope.snapshot.handles import Handles
 from ppscope.snapshot.index import Index
 from ppscope.snapshot.pack import UnreadableDocument, records_of
-from ppscope.snapshot.recorder import part_paths
+from ppscope.snapshot.recorder import named_parts, part_paths
 from ppscope.snapshot.sound import is_sound
 
 _MAX_PAGE_BYTES = 2 * 1024 * 1024 * 1024
 _READ_BYTES = 256 * 1024
 _CHUNK_BYTES = 64 * 1024
+_LATE_NS = 60_000_000_000
+"""`record` gives up on a server that is not found within 20 s, and figures of its own cost come every second from then on."""
 
 
 class UnreadableFile(ValueError):
@@ -31,7 +33,7 @@ class UnreadableFile(ValueError):
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What is in a file, and what the reader must know about it: where it was cut or damaged, empty when it is whole."""
+    """What is in a file, and what the reader must know about it: what of it is cut, damaged or missing, empty when it is whole."""
 
     path: Path
     index: Index
@@ -57,7 +59,7 @@ def read_file(path: Path) -> Opened:
         with path.open("rb") as file:
             head = file.read(page_data.MARK_WITHIN)
         if not head:
-            raise UnreadableFile(f"{named(path)} is empty")
+            return _parts_alone(path, "empty", f"{named(path)} is empty")
         if head[: len(MAGIC)] == MAGIC[: len(head)]:
             return _recording(path)
         if page_data.MARK in head:
@@ -65,19 +67,22 @@ def read_file(path: Path) -> Opened:
                 raise UnreadableFile(f"{named(path)} is larger than {_MAX_PAGE_BYTES >> 30} GiB")
             return _snapshot(path, path.read_bytes())
     except FileNotFoundError:
-        raise UnreadableFile(f"no such file: {named(path)}") from None
+        return _parts_alone(path, "missing", f"no such file: {named(path)}")
     except OSError as error:
-        raise UnreadableFile(f"{named(path)}: {error.strerror or error}") from None
+        owner = other_owner(path) if isinstance(error, PermissionError) else None
+        whose = "" if owner is None else f", it belongs to user {owner}"
+        raise UnreadableFile(f"{named(path)}: {error.strerror or error}{whose}") from None
     raise UnreadableFile(f"{named(path)} is neither a ppscope recording nor a ppscope snapshot")
 
 
-def _recording(path: Path) -> Opened:
+def _recording(path: Path, files: Sequence[Path] = ()) -> Opened:
+    """A recording with the closed parts beside it, or of `files` alone."""
     index = Index()
     handles = Handles()
     weakref.finalize(index, handles.close)
     damages = []
     try:
-        files = [*_earlier(path), path]
+        files = files or [*_together(path, _first(path)), path]
     except OSError as error:
         files = [path]
         damages.append(f"shown alone: {error.strerror}")
@@ -88,18 +93,36 @@ def _recording(path: Path) -> Opened:
     _check_schema(path, index.hello)
     if not index.servers:
         raise UnreadableFile(f"{named(path)} is cut before it says what server it shows")
+    if len(files) == 1 and index.late_ns >= _LATE_NS:
+        minutes = index.late_ns // 60_000_000_000
+        damages.insert(0, f"a later part of a recording; the {minutes} min before it are not in this file")
     return Opened(path, index, None, "; ".join(damages))
 
 
-def _earlier(path: Path) -> list[Path]:
-    """The closed parts of the same recording: their streams began with the same words."""
-    first = _first(path)
-    return [part for part in part_paths(path) if first is not None and part.is_file() and _first(part) == first]
+def _parts_alone(path: Path, state: str, otherwise: str) -> Opened:
+    """The closed parts of the newest recording under a name that is itself `state`. Raises UnreadableFile where there are none."""
+    try:
+        begins = (_first(part) for part in reversed(part_paths(path)))
+        parts = _together(path, next((begin for begin in begins if begin is not None), None))
+        if parts:
+            opened = _recording(parts[-1], parts)
+            said = f"{state}; what its parts {named_parts(parts)} hold is shown"
+            return Opened(path, opened.index, None, "; ".join(filter(None, (said, opened.damage))))
+    except OSError:
+        pass
+    raise UnreadableFile(otherwise) from None
+
+
+def _together(path: Path, first: AnyRecord | None) -> list[Path]:
+    """The closed parts of one recording: their streams began with the same words."""
+    return [part for part in part_paths(path) if first is not None and _first(part) == first]
 
 
 def _first(path: Path) -> AnyRecord | None:
     reader: FrameReader[AnyRecord] = FrameReader(AnyRecord)
     try:
+        if not path.is_file():
+            return None  # a pipe would wait for a writer
         with path.open("rb") as file:
             record = next(reader.feed(file.read(_CHUNK_BYTES)), None)
     except (OSError, StreamError):

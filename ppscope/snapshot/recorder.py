@@ -6,12 +6,12 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ppscope.collect.stream import MAGIC, encode
 from ppscope.records import AnyRecord, End, FrameDef, StackDef
-from ppscope.snapshot.files import identity, is_being_written, named, open_private
+from ppscope.snapshot.files import identity, named, open_private, why_in_use
 from ppscope.snapshot.window import Definitions, Facts, is_bulk
 
 _PARTS = 4
@@ -22,6 +22,12 @@ _BUFFER = 64 * 1024
 def part_paths(path: Path) -> list[Path]:
     """The closed parts of a recording, oldest first: `run.0001.pps`, `run.0002.pps` … for `run.pps`. Raises OSError."""
     return [part for _, part in _numbered(path)]
+
+
+def named_parts(parts: Sequence[Path]) -> str:
+    """Parts for a message: `run.0001.pps, run.0002.pps`, of more than three `run.0001.pps … run.0143.pps`."""
+    names = [named(Path(part.name)) for part in parts]
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]}"
 
 
 def _numbered(path: Path) -> list[tuple[int, Path]]:
@@ -38,7 +44,7 @@ class Recorder:
 
     Every part begins with the facts so far and repeats each definition before its first use. The oldest parts go when all
     together are larger than `max_bytes`. `clock` is in seconds, `tell` takes a line for the user. Raises OSError as writing
-    does, and where somebody else is writing `path`.
+    does, and where somebody else is writing `path` or may be.
     """
 
     def __init__(
@@ -76,9 +82,15 @@ class Recorder:
         """Whether `path` is still the file that is written: others may have moved, removed or replaced it."""
         return self.begun and identity(self.path) == identity(self._fd)
 
+    @property
+    def earlier_parts(self) -> list[Path]:
+        """The closed parts of this recording that are still there, oldest first."""
+        return [part for part, _, file in self._own if identity(part) == file]
+
     def _refuse_second_writer(self) -> None:
-        if is_being_written(self.path):
-            raise OSError(errno.EBUSY, "another ppscope is recording into it; choose another name")
+        why = why_in_use(self.path)
+        if why is not None:
+            raise OSError(errno.EBUSY, f"{why}; choose another name")
 
     def write(self, records: Iterable[AnyRecord]) -> None:
         """Take in records, and bring them to the file before this returns."""

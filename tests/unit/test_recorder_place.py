@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from ppscope import cli, exits, signals
+from ppscope.collect.stream import MAGIC, encode
 from ppscope.commands import record as command
 from ppscope.records import AnyCommand, AnyRecord, End, ServerGone, StackSpans
-from ppscope.snapshot.files import is_being_written
-from ppscope.snapshot.read import read_file
+from ppscope.snapshot.files import why_in_use
+from ppscope.snapshot.read import UnreadableFile, read_file
 from ppscope.snapshot.recorder import Recorder, part_paths
 from tests.recordings import head, second
+from tests.shared import ROOT
 
 BIG = 1 << 30
 
@@ -149,12 +154,12 @@ def test_a_second_writer_is_refused_and_the_first_goes_on(tmp_path: Path, monkey
     monkeypatch.setattr(command, "CollectorProcess", lambda *_: pytest.fail("a collector was started"))
     for seconds in (2, 4):
         writer.write(seconds)
-        assert is_being_written(path)
+        assert why_in_use(path) == "another ppscope is recording into it"
         done = CliRunner().invoke(cli.main, ["record", "1", "-o", str(path)])
         assert done.exit_code == exits.USAGE
         assert done.stderr == f"ppscope: {path}: another ppscope is recording into it; choose another name\n"
     writer.recorder.close(End(0, "quit"))
-    assert not is_being_written(path)
+    assert why_in_use(path) is None
     assert spans_in(tmp_path) == 6 * 4
     assert writer.said == []
 
@@ -165,6 +170,61 @@ def test_two_that_begin_at_once_are_told_apart_when_the_first_has_a_file(tmp_pat
     with pytest.raises(OSError, match="another ppscope is recording into it"):
         other.write([*head(), *second(0)])
     first.close()
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A folder that every user may write to."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        yield Path(folder)
+
+
+def as_nobody(script: str) -> str:
+    """What a script prints without the rights of root, which go once all is imported."""
+    command = "import os, sys; from pathlib import Path; from ppscope.snapshot.recorder import Recorder;"
+    command += "from ppscope.snapshot.read import UnreadableFile, read_file; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", command + script], capture_output=True, text=True, check=False, cwd="/", env=ENVIRONMENT
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_recording_of_another_user_is_neither_replaced_nor_read(everybodys: Path) -> None:
+    path = everybodys / "run.pps"
+    writer = Writer(path)
+    writer.write(2)
+    said = as_nobody(
+        f"try: Recorder(Path({str(path)!r}), 1 << 30, 3.0)\nexcept OSError as error: print(error.strerror)"
+    )
+    assert said == "belongs to user root and may be in use; choose another name\n"
+    said = as_nobody(f"try: read_file(Path({str(path)!r}))\nexcept UnreadableFile as error: print(error)")
+    assert said == f"{path}: Permission denied, it belongs to user root\n"
+    writer.write(4)
+    writer.recorder.close(End(0, "quit"))
+    assert writer.said == []
+    assert spans_in(everybodys) == 6 * 4
+
+
+def test_a_file_that_cannot_be_read_may_be_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.pps"
+    path.write_bytes(b"precious")
+
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(OSError, match="cannot be read and may be in use; choose another name"):
+        Recorder(path, BIG, 3.0)
+    uid = path.stat().st_uid + 1
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    with pytest.raises(OSError, match=r"belongs to user .* and may be in use; choose another name"):
+        Recorder(path, BIG, 3.0)
 
 
 class Stream:
@@ -234,3 +294,88 @@ def test_a_recording_goes_on_without_its_terminal_also_where_there_is_something_
     assert capfd.readouterr().out == f"{path}\n"
     assert spans_in(tmp_path) == 3 * 4
     assert any(isinstance(record, End) for record in read_file(path).records)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "together"),
+    [
+        (3, ""),
+        (5, "the recording is in 2 files, which belong together: run.0001.pps, run.pps"),
+        (13, "the recording is in 5 files, which belong together: run.0001.pps … run.pps"),
+    ],
+)
+def test_the_command_names_the_files_that_belong_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, together: str
+) -> None:
+    path = tmp_path / "run.pps"
+    stream = Stream([[*head(), *second(0)], *(second(at) for at in range(1, seconds)), [End(0, "quit")]])
+    monkeypatch.setattr(command, "CollectorProcess", lambda *_: stream)
+    whole = len(stream.batches)
+
+    def made(path: Path, max_bytes: int, rotate_s: float, tell: Callable[[str], None]) -> Recorder:
+        return Recorder(path, max_bytes, rotate_s, lambda: float(whole - len(stream.batches)), tell)
+
+    monkeypatch.setattr(command, "Recorder", made)
+    done = CliRunner().invoke(cli.main, ["record", "1", "-o", str(path), "--rotate", "3"])
+    assert done.exit_code == 0
+    assert done.stdout == f"{path}\n"
+    assert done.stderr.partition("\n")[2] == (f"ppscope: {together}\n" if together else "")
+    assert len(read_file(path).index.chunks) > 0
+    assert read_file(path).damage == ""
+
+
+MINUTE = 60
+
+
+def rotated(path: Path) -> list[Path]:
+    """Ten minutes in three parts, of which every sixth second was seen; the closed ones."""
+    writer = Writer(path)
+    for at in range(0, 10 * MINUTE, 6):
+        writer.recorder.write(second(at, 1))
+        writer.now = at // 70
+    writer.recorder.close(End(0, "quit"))
+    return part_paths(path)
+
+
+def test_a_later_part_alone_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "run.pps"
+    parts = rotated(path)
+    assert len(parts) == 2
+    assert read_file(path).damage == ""
+    assert read_file(parts[0]).damage == "", "it begins at the beginning"
+    assert read_file(parts[1]).damage == "a later part of a recording; the 3 min before it are not in this file"
+    parts[0].unlink()
+    assert read_file(path).damage == "", "the oldest parts go beyond --max-size"
+    path.rename(tmp_path / "kept.pps")
+    said = "a later part of a recording; the 7 min before it are not in this file"
+    assert read_file(tmp_path / "kept.pps").damage == said
+    done = CliRunner().invoke(cli.main, ["open", str(tmp_path / "kept.pps"), "--json"])
+    assert done.exit_code == 0
+    assert done.stderr == f"ppscope: {tmp_path}/kept.pps is {said}\n"
+
+
+@pytest.mark.parametrize("late_s", [0, 25, 59])
+def test_a_slow_attach_is_no_later_part(tmp_path: Path, late_s: int) -> None:
+    recorder = Recorder(tmp_path / "run.pps", BIG, 1e9)
+    recorder.write([*head(1), *second(late_s, 1)])
+    recorder.close()
+    assert read_file(tmp_path / "run.pps").damage == ""
+
+
+@pytest.mark.parametrize("state", ["missing", "empty"])
+def test_without_the_named_file_its_parts_are_opened(tmp_path: Path, state: str) -> None:
+    path = tmp_path / "run.pps"
+    # Of another day: its stream begins with other words.
+    (tmp_path / "run.0001.pps").write_bytes(MAGIC + encode(msgspec.structs.replace(head()[0], wall_ns=1)))
+    parts = rotated(path)[1:]
+    assert [part.name for part in parts] == ["run.0002.pps", "run.0003.pps"]
+    os.mkfifo(tmp_path / "run.0099.pps")
+    path.write_bytes(b"") if state == "empty" else path.unlink()
+    opened = read_file(path)
+    assert opened.damage == f"{state}; what its parts run.0002.pps, run.0003.pps hold is shown"
+    whole = [record for part in parts for record in read_file(part).records if isinstance(record, StackSpans)]
+    assert [record for record in opened.records if isinstance(record, StackSpans)] == whole
+    for part in parts:
+        part.write_bytes(b"")
+    with pytest.raises(UnreadableFile, match="cut before it says"):
+        read_file(path)
