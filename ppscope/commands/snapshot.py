@@ -11,7 +11,7 @@ from ppscope.commands.live import wait_for_server
 from ppscope.commands.progress import Progress
 from ppscope.complain import complain
 from ppscope.session import Session
-from ppscope.snapshot.files import named, why_not_writable, write_private
+from ppscope.snapshot.files import named, why_not_writable, write_new, write_private
 from ppscope.snapshot.save import file_name, render
 from ppscope.snapshot.window import KeptStream
 from ppscope.target.errors import for_command
@@ -53,8 +53,10 @@ def snapshot(pid: int | None, output: Path | None, *, seconds: float, rate_hz: f
         progress.say("writing the page")
         data = render(records, redact_paths=redact_paths)
         progress.clear()
-        write_private(path, data)
-        path = output or path.absolute()
+        if output is None:
+            path = write_new(path, data).absolute()
+        else:
+            write_private(path, data)
     except OSError as error:
         complain(f"{named(path)}: {error.strerror or error}")
         return exits.CANNOT_ATTACH

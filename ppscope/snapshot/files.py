@@ -8,7 +8,8 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
 
 from ppscope.target.procfs import user_name
@@ -117,6 +118,45 @@ def identity(file: Path | int) -> tuple[int, int] | None:
 
 def write_private(path: Path, data: bytes) -> None:
     """Write a file of mode 0600 so that a reader sees all of it or what was there before. Raises OSError."""
+    _put_in_place(_written(path, data), path)
+
+
+def write_new(path: Path, data: bytes) -> Path:
+    """The same, but what is there stays: then the file is NAME-2, or the next that is free. Returns its path."""
+    temporary = _written(path, data)
+    try:
+        name = _reserved(path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    try:
+        _put_in_place(temporary, name)
+    except BaseException:
+        name.unlink(missing_ok=True)
+        raise
+    return name
+
+
+def _reserved(path: Path) -> Path:
+    """An empty file under the first free name. Not a hard link, which not every file system has."""
+    names = numbered(path)
+    while True:
+        name = next(names)
+        try:
+            os.close(os.open(name, _FLAGS, 0o600))
+        except FileExistsError:
+            continue
+        return name
+
+
+def numbered(path: Path) -> Iterator[Path]:
+    """`run.pps`, `run-2.pps`, `run-3.pps` …"""
+    yield path
+    yield from (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in count(2))
+
+
+def _written(path: Path, data: bytes) -> str:
+    """A new file with the data beside `path`, which is on the disk."""
     fd, temporary = _create(path)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -126,7 +166,7 @@ def write_private(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-    _put_in_place(temporary, path)
+    return temporary
 
 
 def _create(path: Path) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ppscope.records import AnyRecord, Server
 from ppscope.snapshot.document import build
-from ppscope.snapshot.files import named, why_not_writable, write_private
+from ppscope.snapshot.files import named, numbered, why_not_writable, write_new
 from ppscope.snapshot.paths import shorten_paths
 from ppscope.snapshot.write import page
 
@@ -42,6 +42,7 @@ class Saver:
         self._window = window
         self._thread: threading.Thread | None = None
         self._problem: str | None = None
+        self._path: Path | None = None
 
     def __call__(self) -> str:
         """Write a snapshot."""
@@ -54,6 +55,7 @@ class Saver:
         if why:
             raise OSError(why)
         path = path.absolute()
+        self._path = next(name for name in numbered(path) if not os.path.lexists(name))
         self._thread = threading.Thread(target=self._write, args=(path, records), name="snapshot")
         self._thread.start()
         self._thread.join(_PATIENCE_S)
@@ -61,7 +63,7 @@ class Saver:
         problem = self.late_problem()
         if problem is not None:
             raise OSError(problem)
-        return f"{path}{more}" + (f"; the one before was not written: {before}" if before else "")
+        return f"{self._path}{more}" + (f"; the one before was not written: {before}" if before else "")
 
     def late_problem(self) -> str | None:
         """Why one that was being written when a call returned has failed since; told once."""
@@ -77,7 +79,7 @@ class Saver:
 
     def _write(self, path: Path, records: list[AnyRecord]) -> None:
         try:
-            write_private(path, render(records))
+            self._path = write_new(path, render(records))
         except OSError as error:
             self._problem = f"{error.strerror or error}: {named(path)}"  # the reason first: the line may be cut
         except Exception as error:  # noqa: BLE001  whatever it is, the view goes on and says it

@@ -32,14 +32,15 @@ class Disk:
         self.error: Exception | None = None
         self.go = threading.Event()
         self.written: list[Path] = []
-        monkeypatch.setattr(save, "write_private", self._write)
+        monkeypatch.setattr(save, "write_new", self._write)
         monkeypatch.setattr(save, "_PATIENCE_S", 0.2)
 
-    def _write(self, path: Path, _data: bytes) -> None:
+    def _write(self, path: Path, _data: bytes) -> Path:
         assert self.go.wait(20)
         if self.error is not None:
             raise self.error
         self.written.append(path)
+        return path
 
 
 @pytest.fixture

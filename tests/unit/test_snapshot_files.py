@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from ppscope.collect.stream import MAGIC, encode
 from ppscope.records import SCHEMA, AnyRecord, End, Hello, StackSpans
+from ppscope.snapshot import save
 from ppscope.snapshot.document import build
-from ppscope.snapshot.files import open_private, why_not_writable, write_private
+from ppscope.snapshot.files import open_private, why_not_writable, write_new, write_private
 from ppscope.snapshot.page_data import SCHEMA as PAGE_SCHEMA
 from ppscope.snapshot.read import UnreadableFile, read_file
 from ppscope.snapshot.recorded import session_of
@@ -270,3 +272,38 @@ def test_what_cannot_be_written_is_told_before(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="not a regular file"):
         write_private(fifo, b"x")
     assert stat.S_ISFIFO(fifo.lstat().st_mode)
+
+
+def test_a_name_that_ppscope_chose_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.html"
+    old = os.umask(0)
+    try:
+        written = [write_new(path, b"%d" % number) for number in range(3)]
+        (tmp_path / "s-4.html").symlink_to(tmp_path / "nothing")
+        written.append(write_new(path, b"3"))
+    finally:
+        os.umask(old)
+    assert [file.name for file in written] == ["s.html", "s-2.html", "s-3.html", "s-5.html"]
+    for number, file in enumerate(written):
+        assert file.read_bytes() == b"%d" % number
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not (tmp_path / "nothing").exists()
+    before = sorted(tmp_path.iterdir())
+    for call in ("fsync", "replace"):
+        with monkeypatch.context() as full:
+            full.setattr(os, call, no_space)
+            with pytest.raises(OSError, match="No space"):
+                write_new(path, b"x")
+        assert sorted(tmp_path.iterdir()) == before, "neither half a page nor an empty one"
+
+
+def no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_snapshots_of_one_second_lie_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPSCOPE_SNAPSHOT_DIR", str(tmp_path))
+    monkeypatch.setattr(save, "file_name", lambda _: "s.html")
+    saver = save.Saver(RecordWindow())
+    assert [saver() for _ in range(3)] == [str(tmp_path / name) for name in ("s.html", "s-2.html", "s-3.html")]
+    assert len(list(tmp_path.iterdir())) == 3
