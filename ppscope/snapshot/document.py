@@ -17,6 +17,7 @@ from ppscope.snapshot.lanes import lanes
 from ppscope.snapshot.pack import pack, records_of
 from ppscope.snapshot.page_data import SCHEMA
 from ppscope.snapshot.recorded import session_of
+from ppscope.snapshot.wall import WallClock
 from ppscope.snapshot.window import RecordWindow, is_bulk, time_of
 from ppscope.views import GraphState, RankRow, StageRow
 
@@ -38,7 +39,7 @@ def build(records: Iterable[AnyRecord], window_ns: int | None = None) -> Json:
         **pack(kept, start_ns, start_ns),
     }
     session = session_of(records_of(packed))
-    return {**packed, "made": _made(session, end_ns), "view": view(session, packed)}
+    return {**packed, "made": _made(session, WallClock(kept).at(end_ns)), "view": view(session, packed)}
 
 
 def _to_microseconds(record: AnyRecord) -> AnyRecord:
@@ -60,11 +61,11 @@ def _extent(records: Sequence[AnyRecord], window_ns: int | None) -> tuple[int, i
     return oldest, max(newest, oldest + 1)
 
 
-def _made(session: Session, end_ns: int) -> Json:
+def _made(session: Session, wall_ns: int | None) -> Json:
     hello = session.hello
     return {
         "ppscope": __version__,
-        "wall_ns": None if hello is None else hello.wall_ns + end_ns - hello.mono_ns,
+        "wall_ns": wall_ns,
         "written_wall_ns": time.time_ns(),
         "host": hello.host if hello else None,
         "platform": hello.platform if hello else None,

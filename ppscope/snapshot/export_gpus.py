@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from ppscope.records import AnyRecord, GpuDevice, GpuSample, Hello
+from ppscope.records import AnyRecord, Clock, GpuDevice, GpuSample, Hello
+from ppscope.snapshot.wall import WallClock
 from ppscope.sources.gpu_reasons import throttle_names
 from ppscope.unicode import json_bytes
 
@@ -17,20 +18,21 @@ _FIELDS = tuple(name for name in GpuSample.__struct_fields__ if name != "pids")
 
 def _rows(records: Iterable[AnyRecord]) -> list[dict[str, Any]]:
     """One row a reading in time order; `wall_ns` is None where the recording does not say."""
-    hello: Hello | None = None
+    clocks: list[AnyRecord] = []
     uuids: dict[int, str] = {}
     samples: list[GpuSample] = []
     for record in records:
-        if isinstance(record, Hello):
-            hello = record
+        if isinstance(record, Hello | Clock):
+            clocks.append(record)
         elif isinstance(record, GpuDevice):
             uuids[record.index] = record.uuid
         elif isinstance(record, GpuSample):
             samples.append(record)
+    wall = WallClock(clocks)
     rows = []
     for sample in sorted(samples, key=lambda one: (one.at_ns, one.index)):
         row = {name: getattr(sample, name) for name in _FIELDS}
-        row["wall_ns"] = None if hello is None else hello.wall_ns + sample.at_ns - hello.mono_ns
+        row["wall_ns"] = wall.at(sample.at_ns)
         row["uuid"] = uuids.get(sample.index)
         mask = sample.throttle_reasons
         row["throttle"] = None if mask is None else "+".join(throttle_names(mask))

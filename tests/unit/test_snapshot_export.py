@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ppscope.commands.export import exported
-from ppscope.records import AnyRecord, BurstRank, FrameDef, RankKey, Server, Settings
+from ppscope.records import AnyRecord, BurstRank, Clock, FrameDef, RankKey, Server, Settings
 from ppscope.snapshot.document import build
+from ppscope.snapshot.pack import records_of
 from ppscope.snapshot.paths import short, shorten_paths, shorten_text
 from ppscope.snapshot.recorded import session_of
+from ppscope.snapshot.wall import WallClock
 from ppscope.snapshot.write import page
-from tests.recordings import FRAMES, SECOND, START_NS, recording
+from tests.recordings import FRAMES, SECOND, START_NS, WALL_NS, recording
 
 RECORDS = recording(4, 2)
 
@@ -93,6 +95,27 @@ def test_gpu_samples_as_csv_and_json() -> None:
     assert samples[0]["memory_util_percent"] is None
     assert samples[0]["uuid"] == "GPU-0"
     assert [sample["at_ns"] for sample in samples] == sorted(sample["at_ns"] for sample in samples)
+
+
+def test_wall_times_follow_a_clock_that_was_set() -> None:
+    """Set back by an hour at about five seconds: the recording says so by its readings of both clocks."""
+    hour = 3600 * SECOND
+    clocks = [Clock(START_NS + at * SECOND, WALL_NS + at * SECOND - (hour if at > 5 else 0)) for at in range(1, 10, 2)]
+    records = [*recording(10, 2)[:-1], *clocks]
+    samples = json.loads(exported(records, "gpu-json", "x"))["samples"]
+    assert len(samples) == 200
+    for sample in samples:
+        since = sample["at_ns"] - START_NS
+        late = hour if since > 6 * SECOND else 0
+        assert sample["wall_ns"] == WALL_NS + since - late
+    rows = csv.DictReader(io.StringIO(exported(records, "gpu-csv", "x").decode()))
+    assert [int(row["wall_ns"]) for row in rows] == [sample["wall_ns"] for sample in samples]
+    document = build(records)
+    assert document["made"]["wall_ns"] == WALL_NS + document["window"]["end_ns"] - START_NS - hour
+    # A page keeps the last reading alone: what lies near it is right, not what lies nearer to the beginning.
+    again = json.loads(exported(records_of(document), "gpu-json", "x"))["samples"]
+    assert [sample["wall_ns"] for sample in again[-60:]] == [sample["wall_ns"] for sample in samples[-60:]]
+    assert WallClock([]).at(START_NS) is None
 
 
 @given(st.text(max_size=20))
