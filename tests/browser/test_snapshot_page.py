@@ -262,6 +262,20 @@ def test_many_ranks_and_a_minute_of_exact_data(show: Any) -> None:
     assert len(rows(browser)) == 72
 
 
+@pytest.mark.parametrize("limit", [{"all": 600.0}, None])
+def test_hours_of_gpu_readings_are_drawn(show: Any, limit: object) -> None:
+    document = build(recording(2, 2))
+    readings, end = 200_000, document["window"]["end_ns"] - document["window"]["origin_ns"]
+    document["gpu_samples"][0] |= {
+        "at": [end // readings] * readings, "power_w": [80.0, 90.0] * (readings // 2), "power_limit_w": limit,
+    }  # fmt: skip
+    browser = show(document)
+    assert "cannot be shown" not in browser.run("document.body.innerText")
+    browser.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'all').click()")
+    browser.settle()
+    assert ink(browser, "canvas.strip") > 500
+
+
 def test_exact_lanes_are_drawn_as_the_session_has_them(show: Any) -> None:
     records = recording(4)[:-1]
     for at in range(4):

@@ -128,6 +128,9 @@ function label(context, lane, index, left, right, middle) {
   context.fillText(String(lane.batch[index]), (left + right) / 2, middle + 0.5);
 }
 
+// The largest reading that is known, at least 1; Math.max(...values) takes each value on the stack, which hours of readings overflow.
+const highest = (values) => values.reduce((most, value) => (known(value) && value > most ? value : most), 1);
+
 function drawStrip(canvas, series, from, to, theme) {
   const { context, width, height } = prepare(canvas);
   const scale = width / (to - from);
@@ -137,8 +140,7 @@ function drawStrip(canvas, series, from, to, theme) {
   context.lineTo(width, height - 0.5);
   context.stroke();
   for (const one of series) {
-    const limit = Math.max(...(one.limit || []).filter(known), 1), top = one.limit ? limit : Math.max(...(one.power || []).filter(known), 1);
-    curve(context, one.at, one.power, from, to, scale, height, top, theme.power, 0.22);
+    curve(context, one.at, one.power, from, to, scale, height, highest(one.limit || one.power || []), theme.power, 0.22);
     curve(context, one.at, one.util, from, to, scale, height, 100, theme.util, 0);
   }
 }
