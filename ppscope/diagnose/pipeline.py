@@ -24,7 +24,7 @@ _ONE = 1.5
 to slot when its requests end together."""
 
 _COUNT_MARGIN = 0.5
-"""Slots by which the server's counts must exceed the half before they contradict the dumps: requests come and go between readings."""
+"""Slots by which the server's counts and the dumps must differ before one contradicts the other: requests come and go between readings."""
 
 _NEARLY_ONE = 1.25
 """Slots by the server's counts up to which one micro-batch holds nearly all requests: 7 of 8, one of them elsewhere."""
@@ -145,7 +145,7 @@ def _slots_say_more(evidence: Evidence, needed: int) -> bool:
     if between is None:
         return False
     fewest = between[0] * _replicas(evidence)
-    more_than_open = evidence.in_flight_peak is not None and fewest > evidence.in_flight_peak
+    more_than_open = evidence.in_flight_peak is not None and fewest > evidence.in_flight_peak + _COUNT_MARGIN
     return more_than_open or fewest * max(evidence.micro_batch or 1.0, 1.0) >= needed
 
 

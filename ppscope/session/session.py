@@ -61,10 +61,12 @@ class Session(Intake):
     def _note_requests(self) -> None:
         """Note, about once a second of the stream's time, whether there are requests enough for every stage of every replica."""
         now = self._newest_ns
-        slots = self.settings.slots(self.server)
-        if now - self._noted_ns < _SECOND or self.server is None or slots is None:
+        if now - self._noted_ns < _SECOND or self.server is None:
             return
         self._noted_ns = now
+        slots = self.settings.slots(self.server)
+        if slots is None:
+            return
         interval, occupied = self.settings.batch_interval, self.occupied(self.occupancy(now))
         load = self.load.view(now, None, occupied, interval)
         at_least = self.load.estimate(now, occupied, interval).at_least

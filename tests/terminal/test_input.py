@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -49,7 +51,12 @@ def ends_well(terminal: Terminal) -> None:
         terminal.send("\x1b")
         settle()
     terminal.wait_for("PP0")
-    terminal.send("q")
+    for _ in range(4):
+        # Where the view is behind, a q right after an Esc in its input is one key, alt-q.
+        terminal.send("q")
+        with suppress(subprocess.TimeoutExpired):
+            terminal.wait(5.0)
+            break
     assert terminal.wait() == 0
     assert b"Traceback" not in terminal.raw
     assert terminal.restored

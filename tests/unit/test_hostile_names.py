@@ -136,7 +136,6 @@ SAFE = {
     "ppscope/complain.py",
     "ppscope/stdout.py",
     "ppscope/signals.py",  # a signal's name
-    "ppscope/commands/live.py",  # a sentence of ours
     "ppscope/commands/demo.py",  # a pid
     "ppscope/commands/progress.py",  # ASCII text
     "ppscope/commands/export.py",  # a file's content where no terminal is

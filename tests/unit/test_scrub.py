@@ -25,6 +25,7 @@ from ppscope.records import (
     LogNote,
     ProbeSpans,
     RankKey,
+    Server,
     StackSpans,
 )
 from ppscope.snapshot.clip import clip
@@ -350,7 +351,9 @@ def test_a_time_that_makes_no_sense_hides_nothing_and_hangs_nothing(tmp_path: Pa
         if not numbers:
             continue
         name = data.draw(st.sampled_from(numbers))
-        wild = data.draw(st.integers(-(2**63), 2**63 - 1) | st.integers(START_NS, START_NS + 10**15))
+        # Without its server a file is refused: that record's time is out of all proportion at most, not out of range.
+        far = 2**62 - 1 if isinstance(record, Server) else 2**63 - 1
+        wild = data.draw(st.integers(-far, far) | st.integers(START_NS, START_NS + 10**15))
         value = getattr(record, name)
         changed = [*value[:-1], wild] if isinstance(value, list) else wild
         records[at] = msgspec.structs.replace(record, **{name: changed})
