@@ -313,7 +313,7 @@ class PpscopeApp(Canvas):
         if view.has_class("label") and event.y > 0:
             state.in_panel = False
             state.choose(state.top + event.y - 1)
-        elif isinstance(view, Pane):
+        elif isinstance(view, Pane) and view.id == "pane":  # not a question or the help, which lie over it
             index = view.item_at(event.y)
             state.in_panel = True
             if index is not None:

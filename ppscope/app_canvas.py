@@ -126,6 +126,7 @@ class Canvas(App[None]):
             self.state.lanes.forget()
         app_burst.follow(self)
         app_snapshot.follow(self)
+        self.state.hold_stacks()
         self._ticks += 1
         if self._message and self._ticks >= self._message_until:
             self._message = None

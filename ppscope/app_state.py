@@ -99,6 +99,12 @@ class State:
             self._held_stacks[rank] = self.feed.stacks(rank, STACK_SECONDS, self.screen.now_ns)
         return self._held_stacks[rank]
 
+    def hold_stacks(self) -> None:
+        """Frozen, keep the stacks of one more rank: all at once take a while, and a minute later the feed has them no more."""
+        ranks = (row.key for stage in self.screen.stages for row in stage.ranks)
+        if self.frozen and (left := next((rank for rank in ranks if rank not in self._held_stacks), None)) is not None:
+            self.stacks(left)
+
     def shown_rows(self) -> list[Row]:
         """The rows that are on the screen now."""
         return self.rows[self.top : self.top + self.visible]

@@ -35,6 +35,9 @@ def mend() -> None:
             os.close(descriptor)
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
+        if isinstance(sys.stdout.buffer, io.FileIO):
+            # PYTHONUNBUFFERED, as container images set it: what a pipe does not take at once would be lost without a word.
+            sys.stdout = open(1, "w", encoding=sys.stdout.encoding, closefd=False)  # noqa: SIM115
         sys.stdout.reconfigure(errors="backslashreplace")
 
 

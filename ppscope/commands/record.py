@@ -55,8 +55,9 @@ def record(
         return exits.USAGE
     interrupt = Interrupt()
     stream = CollectorProcess(collector_arguments(pid, rate_hz, gives_way=True))
+    recording = _Recording(stream, recorder, seconds, interrupt, redact_paths)
     try:
-        return _Recording(stream, recorder, seconds, interrupt, redact_paths).run()
+        code = recording.run()
     except OSError as error:
         complain(f"{named(output)}: {error.strerror or error}")
         return exits.CANNOT_ATTACH
@@ -66,6 +67,9 @@ def record(
             recorder.close()
         except OSError as error:
             complain(f"{named(output)}: {error.strerror or error}")
+    if recording.written is not None:
+        stdout.write_path(recording.written)  # a reader that is gone is no fault of the recording's
+    return code
 
 
 class _Recording:
@@ -87,6 +91,8 @@ class _Recording:
         self._began_s: float | None = None
         self._end: End | None = None
         self._gone = False
+        self.written: Path | None = None
+        """The finished file; None where there is none, or it was moved meanwhile."""
 
     def run(self) -> int:
         started_s = time.monotonic()
@@ -152,11 +158,10 @@ class _Recording:
             reason, code = "error", end.exit_code
         in_place = self._recorder.is_in_place
         self._recorder.close(End(time.monotonic_ns(), reason))
-        if in_place:
-            stdout.write_path(self._recorder.path)
-        else:
+        if not in_place:
             complain(f"{named(self._recorder.path)} was moved, removed or replaced while it was written")
         files = [*self._recorder.earlier_parts, *([self._recorder.path] if in_place else [])]
         if len(files) > 1:
             complain(f"the recording is in {len(files)} files, which belong together: {named_parts(files)}")
+        self.written = self._recorder.path if in_place else None
         return code

@@ -39,6 +39,11 @@ def _user_of(pid: int) -> int | None:
 def _own_number(pid: int, uid: int) -> int:
     """The number that a process in a user namespace (rootless containers) knows its user by; ours where it has none of its own."""
     try:
+        if os.readlink(f"/proc/{pid}/ns/user") == os.readlink("/proc/self/ns/user"):
+            return uid  # the map is from the namespace above to this one
+    except OSError:
+        pass
+    try:
         with open(f"/proc/{pid}/uid_map", encoding="ascii") as file:
             for line in file:
                 inside, outside, count = map(int, line.split())

@@ -7,6 +7,7 @@ import sys
 import time
 
 from ppscope import stdout
+from ppscope.complain import complain
 from ppscope.trace.batch import analyse_files, find_files
 from ppscope.trace.report import TraceReport, make_report, to_json
 from ppscope.trace.source import TraceError
@@ -55,19 +56,19 @@ def run(paths: list[str], as_json: bool) -> int:
 def read(paths: list[str]) -> tuple[TraceReport | None, int]:
     """Analyses trace files and folders, says on stderr what could not be read; the report, None without any, and the exit code."""
     if not paths:
-        _say("name at least one trace file or folder")
+        complain("name at least one trace file or folder")
         return None, USAGE
     progress = _Progress()
     try:
         files = find_files(paths)
         analyses, errors = analyse_files(files.every, progress)
     except TraceError as error:
-        _say(str(error))
+        complain(str(error).replace("\n", "?"))
         return None, UNREADABLE
     finally:
         progress.clear()
     for line in errors.values():
-        _say(line)
+        complain(line.replace("\n", "?"))  # a file's name may hold a line break, too
     if not analyses:
         return None, UNREADABLE
     report = make_report(analyses)
@@ -82,8 +83,3 @@ def show(report: TraceReport, as_json: bool) -> None:
         stdout.write_text(json.dumps(to_json(report), indent=2) + "\n")
     else:
         stdout.write_text(render(report))
-
-
-def _say(line: str) -> None:
-    # A file's name may hold a line break, too.
-    sys.stderr.write(stdout.harmless("ppscope trace: " + line.replace("\n", "?")) + "\n")

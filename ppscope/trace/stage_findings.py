@@ -153,13 +153,13 @@ def imbalance(run: Run, bubble: Bubble) -> Finding | None:
 
 
 def _work_ns(run: Run) -> dict[int, int]:
-    """GPU time of each stage in the steps that all of them recorded; empty where those are too few or cannot be joined."""
+    """GPU time of each stage, communication left out, in the steps that all of them recorded; empty where few or none can be joined."""
     joined = _joined(run)
     if len(joined) < _FEW_STEPS:
         return {}
     stages = sorted(run.stages)
     return {
-        stage: sum(steps[place].replayed_gpu_ns + steps[place].compute_eager_ns for steps in joined)
+        stage: sum(steps[place].replayed_compute_ns + steps[place].compute_eager_ns for steps in joined)
         for place, stage in enumerate(stages)
     }
 

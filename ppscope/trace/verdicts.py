@@ -38,10 +38,10 @@ _GRAPH = ""
 class StepResult(msgspec.Struct, gc=False):
     """A step, what was launched in it, and the verdict.
 
-    Kernel counts go by correlation alone, communication included; `compute_kernels` are the eager ones without communication. GPU times
-    are sums of kernel durations in nanoseconds; `gpu_start_ns` to `gpu_end_ns`, on the file's clock, is the extent of its kernels
-    without communication, None without any. `verdict` is `replayed`, `eager`, `leak`, `expected_eager` or `unknown`; `reason` says why
-    in a line.
+    Kernel counts go by correlation alone, communication included; what is called compute has none, `compute_kernels` are the eager
+    ones. GPU times are sums of kernel durations in nanoseconds; `gpu_start_ns` to `gpu_end_ns`, on the file's clock, is the extent of
+    its kernels without communication, None without any. `verdict` is `replayed`, `eager`, `leak`, `expected_eager` or `unknown`;
+    `reason` says why in a line.
     """
 
     step: Step
@@ -53,6 +53,7 @@ class StepResult(msgspec.Struct, gc=False):
     compute_kernels: int = 0
     memory_operations: int = 0
     replayed_gpu_ns: int = 0
+    replayed_compute_ns: int = 0
     eager_gpu_ns: int = 0
     compute_eager_ns: int = 0
     gpu_start_ns: int | None = None
@@ -111,6 +112,8 @@ def judge(launches: Launches, steps: list[Step]) -> Judged:
         if origin == Origin.REPLAYED:
             result.replayed_kernels += 1
             result.replayed_gpu_ns += duration_ns
+            if not launches.communicates(index):
+                result.replayed_compute_ns += duration_ns
         elif origin == Origin.EAGER:
             result.eager_kernels += 1
             result.eager_gpu_ns += duration_ns

@@ -14,6 +14,8 @@ Window = tuple[int, int]
 _LONG_GAP_NS = 100_000_000
 _LONG_GAP_PERIODS = 5
 """A stretch in which no stage has a step open, longer than this many steps take, lay between requests: it is no bubble."""
+_BETWEEN_PASSES_NS = 10_000_000
+"""Kernels of one pass follow each other faster."""
 
 
 def work_windows(ranks: Sequence[RankAnalysis], recorded_ns: Window) -> tuple[Window, ...]:
@@ -49,6 +51,10 @@ def _open(rank: RankAnalysis) -> Iterator[Window]:
 
 
 def _period_ns(rank: RankAnalysis) -> int:
-    """The usual time from one step's start to the next one's; 0 with fewer than two."""
-    starts = [result.step.start_ns for result in rank.steps]
-    return round(median(after - before for before, after in pairwise(starts))) if starts[1:] else 0
+    """The usual time from one step's start to the next one's, or without steps between stretches of kernels; 0 with fewer than two."""
+    if rank.steps:
+        gaps = [after.step.start_ns - before.step.start_ns for before, after in pairwise(rank.steps)]
+    else:
+        gaps = [start - end for end, start in zip(rank.busy.end_ns, rank.busy.start_ns[1:], strict=False)]
+        gaps = [gap for gap in gaps if gap > _BETWEEN_PASSES_NS]
+    return round(median(gaps)) if gaps else 0

@@ -65,6 +65,16 @@ async def test_frozen_stacks_of_another_rank_are_of_the_same_instant() -> None:
         assert "at_1030_of_1" in run.text("pane")
 
 
+async def test_frozen_stacks_of_every_rank_are_there_long_after() -> None:
+    async with running(Moving) as run:
+        await run.press("space")
+        for _ in range(20):
+            run.app._tick()
+        await go_on(run, 120)
+        await run.press("3", "down", "down")
+        assert "at_1030_of_2" in run.text("pane")
+
+
 async def test_frozen_stacks_that_are_opened_late_are_still_there() -> None:
     async with running(Moving) as run:
         await run.press("space")

@@ -15,6 +15,15 @@ from tests.screen.pilots import Running, running
 KILLED = "the collector ended unexpectedly: killed by SIGKILL, as the out-of-memory killer does"
 
 
+@pytest.mark.parametrize("key", ["p", "question_mark"])
+async def test_a_click_on_what_lies_over_the_screen_moves_no_focus_below(key: str) -> None:
+    async with running(with_offer, (160, 50)) as run:
+        await run.press(key)
+        await run.pilot.click("HelpPane", offset=(4, 4))
+        await run.press("escape")
+        assert not run.app.state.in_panel
+
+
 def with_offer() -> FakeFeed:
     feed = FakeFeed()
     feed.offer = BurstOffer(8, 2, "cuda", 8, "/tmp", (), (), ())

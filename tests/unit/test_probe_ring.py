@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -164,6 +165,14 @@ def test_the_folder_of_a_rootless_container_has_the_number_its_user_has_inside(t
         private.rename(tmp_path / layout.FOLDER.format(uid=0))
         with pytest.raises(NoProbeError):
             open_reading(this_rank(inside.pid), (), str(tmp_path))
+        # From inside, where both numbers are the container's own, nothing is translated.
+        code = "from ppscope.sources.probe_folder import _own_number as own; import os; print(own(os.getppid(), 7))"
+        enter = ["nsenter", "--user", "--preserve-credentials", f"--target={inside.pid}"]
+        said = subprocess.run(
+            [*enter, "sh", "-c", f"{shlex.quote(sys.executable)} -c {shlex.quote(code)}; true"],
+            capture_output=True, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+        assert said.stdout == "7\n", said.stderr
     finally:
         inside.kill()
         inside.wait()

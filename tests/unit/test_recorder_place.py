@@ -265,6 +265,21 @@ def test_the_command_names_no_file_that_is_not_there(tmp_path: Path, monkeypatch
     assert read_file(tmp_path / "kept.pps").damage == ""
 
 
+def test_a_reader_that_is_gone_is_no_fault_of_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a `tee` that the same ctrl-c ended."""
+    path = tmp_path / "run.pps"
+    stream = Stream([[*head()], [*second(0)], [*second(1), End(0, "quit")]])
+
+    def write_path(_: Path) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    monkeypatch.setattr(command, "CollectorProcess", lambda *_: stream)
+    monkeypatch.setattr(command.stdout, "write_path", write_path)
+    done = CliRunner().invoke(cli.main, ["record", "1", "-o", str(path)])
+    assert (done.exit_code, "Broken pipe" in done.stderr) == (141, False)
+    assert read_file(path).damage == ""
+
+
 def test_a_recording_goes_on_without_its_terminal_also_where_there_is_something_to_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +69,35 @@ def test_a_reader_that_is_gone_is_141_and_nothing_said(command: str, folder: Pat
     )  # fmt: skip
     os.close(writer)
     assert (done.returncode, [line for line in done.stderr.splitlines() if "is used" not in line]) == (141, [])
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_enough_is_141(unbuffered: str, folder: Path) -> None:
+    """Of more than a pipe holds, also where Python writes past its buffer, which takes what a pipe has room for to be all."""
+    command = (
+        f"{shlex.quote(sys.executable)} -m ppscope export r.pps --to gpu-json | head -c 1; echo ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert (done.stdout, done.stderr) == ("{141\n", "")
+
+
+def test_complaints_that_nobody_reads_cost_no_report(folder: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "ppscope", "trace", "r.pps", "t", "--json"], stdout=subprocess.PIPE, stderr=writer, check=False,
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    os.close(writer)
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["ranks"]
 
 
 def test_the_module_is_the_command() -> None:

@@ -121,7 +121,7 @@ def test_a_path_that_is_no_file_or_folder_of_ours_is_one_line(
     ):
         assert run([str(path)], as_json=False) == 3
         out, err = capsys.readouterr()
-        assert (out, err) == ("", f"ppscope trace: {path}: {said}\n")
+        assert (out, err) == ("", f"ppscope: {path}: {said}\n")
 
 
 def test_a_lone_stage_is_no_pipeline_and_a_small_bubble_has_its_size(

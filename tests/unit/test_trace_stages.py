@@ -109,11 +109,15 @@ def test_time_without_requests_is_no_bubble(pause_ns: int, tmp_path: Path) -> No
         assert record.busy_fraction == pytest.approx(report.bubble.per_stage[place].busy_fraction, abs=1e-6)
 
 
-def test_a_slow_host_between_steps_is_a_bubble_however_long(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spans", [True, False])
+def test_a_slow_host_between_steps_is_a_bubble_however_long(spans: bool, tmp_path: Path) -> None:
+    """Also where no step is written into the trace, as up to SGLang 0.5.6."""
     pipeline = Stages(2)
-    for step in range(12):
+    for step in range(120):
         for stage in range(2):
             pipeline.step(stage, step * 400 * MS + stage * 20 * MS, 15 * MS)
+    for trace in pipeline.traces:
+        trace.events = [event for event in trace.events if spans or event["cat"] != "user_annotation"]
     report = pipeline.report(tmp_path)
     assert finding(report, "pipeline.bubbles") is not None
     assert report.bubble is not None
@@ -149,6 +153,15 @@ def test_equal_stages_are_even_whatever_the_edges_of_the_window_hold(tmp_path: P
         pipeline.step(stage, 150 * MS + stage * 100 * MS, 99 * MS, name="EXTEND bs=1 toks=4096")
     pipeline.recorded(0, 250 * MS)
     assert finding(pipeline.report(tmp_path), "pipeline.imbalance") is None
+
+
+@pytest.mark.parametrize("collective", [0.0, 0.625])
+def test_time_in_collectives_is_no_imbalance(collective: float, tmp_path: Path) -> None:
+    pipeline = Stages(2)
+    for step in range(30):
+        pipeline.step(0, step * 10 * MS, 3 * MS)
+        pipeline.step(1, step * 10 * MS + MS, 8 * MS, collective=collective)
+    assert (finding(pipeline.report(tmp_path), "pipeline.imbalance") is None) == bool(collective)
 
 
 @pytest.mark.parametrize("name", ["run_batch", "step[DECODE bs=8]"])
