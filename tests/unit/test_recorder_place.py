@@ -274,7 +274,7 @@ def test_a_reader_that_is_gone_is_no_fault_of_the_recording(tmp_path: Path, monk
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     monkeypatch.setattr(command, "CollectorProcess", lambda *_: stream)
-    monkeypatch.setattr(command.stdout, "write_path", write_path)
+    monkeypatch.setattr("ppscope.stdout.write_path", write_path)
     done = CliRunner().invoke(cli.main, ["record", "1", "-o", str(path)])
     assert (done.exit_code, "Broken pipe" in done.stderr) == (141, False)
     assert read_file(path).damage == ""
