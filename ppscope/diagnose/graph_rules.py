@@ -10,10 +10,11 @@ from collections.abc import Iterator
 
 import msgspec
 
+from ppscope.diagnose.graph_precedence import kept_on, phases_of
 from ppscope.diagnose.graph_world import Open, World, find, merge
-from ppscope.sources.rules_model import Condition, GraphRule, render
+from ppscope.sources.rules_expr import PHASES
+from ppscope.sources.rules_model import Condition, GraphRule, nodes, render
 
-PHASES = ("decode", "prefill")
 _KINDS = {"flag": 0, "setting": 1, "default": 2, "capture": 3}
 
 
@@ -50,7 +51,7 @@ def judge(world: World) -> list[Judged]:
     judged = [_judge(rule, Evaluator(world, {})) for rule in world.book.rules]
     # A decode rule may ask whether prefill is off at that moment: that takes the verdicts of the rules before it.
     for index, item in enumerate(judged):
-        asked = {node.name for node in _nodes(item.rule.tree) if node.op == "off"}
+        asked = {node.name for node in nodes(item.rule.tree) if node.op == "off"}
         if asked:
             off = {phase: _off(judged, phase, world, item.rule) for phase in asked}
             judged[index] = _judge(item.rule, Evaluator(world, off))
@@ -89,8 +90,9 @@ def causes(judged: list[Judged], phase: str) -> tuple[Judged, ...]:
 
 def follows(rule: GraphRule) -> bool:
     """Whether a capture rule only carries out what another rule decided ("prefill graphs are off: return")."""
-    own = PHASES if rule.phase == "both" else (rule.phase,)
-    return rule.kind == "capture" and any(node.op == "off" and node.name in own for node in _nodes(rule.tree))
+    return rule.kind == "capture" and any(
+        node.op == "off" and node.name in phases_of(rule) for node in nodes(rule.tree)
+    )
 
 
 def _concerns(rule: GraphRule, phase: str) -> bool:
@@ -125,11 +127,17 @@ def _before(rule: GraphRule, other: GraphRule) -> bool | None:
 
 def _judge(rule: GraphRule, evaluator: Evaluator) -> Judged:
     world = evaluator.world
+    left = [phase for phase in phases_of(rule) if phase not in kept_on(rule, world)]
+    if not left:
+        return Judged(rule, "does_not")
     result = evaluator.truth(rule.tree)
     told_on = False
     if rule.kind != "capture" and not world.asked and not world.dropped:
-        own = PHASES if rule.phase == "both" else (rule.phase,)
-        told_on = any(world.resolved_off(phase) is False for phase in own)
+        told_off = [phase for phase in left if world.resolved_off(phase) is not False]
+        told_on = not told_off
+        left = told_off or left
+    if len(left) < len(phases_of(rule)):
+        rule = msgspec.structs.replace(rule, phase=left[0])
     if isinstance(result, Open):
         return Judged(rule, "does_not") if told_on else Judged(rule, "unknown", result.names)
     if result and told_on:
@@ -272,11 +280,5 @@ def _same(left: object, right: object) -> bool:
     return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
-def _nodes(condition: Condition) -> Iterator[Condition]:
-    yield condition
-    for part in condition.args:
-        yield from _nodes(part)
-
-
 def _requests(condition: Condition) -> Iterator[str]:
-    return (node.name for node in _nodes(condition) if node.op == "requested")
+    return (node.name for node in nodes(condition) if node.op == "requested")

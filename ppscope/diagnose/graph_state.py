@@ -60,24 +60,21 @@ def _requested(phase: str, requested: Settings | None, resolved: Settings | None
     if requested is None:
         return None
     new = is_new_generation(resolved)
-    backend = requested.get(f"cuda_graph_backend_{phase}") or _phase(requested.get("cuda_graph_config"), phase).get(
-        "backend"
-    )
-    if requested.get(f"disable_{phase}_cuda_graph") is True or backend == "disabled":
-        return "off"
-    if requested.get("disable_cuda_graph") is True:
-        # Up to 0.5.11 it is about decode alone, from 0.5.15 on about both (cuda_graph_hook.py 55-57 of 0.5.23).
-        if phase == "decode" or new:
-            return "off"
-        if new is None:
-            return None
+    # By strength: from 0.5.15 on a backend in the JSON counts before one of the selector, and both before the switches.
+    backend = asked_config(requested, phase).get("backend") or requested.get(f"cuda_graph_backend_{phase}")
+    if backend is not None:
+        return "off" if backend == "disabled" else "on"
     if phase == "prefill":
         if requested.get("disable_piecewise_cuda_graph") is True:
             return "off"
         asked = ("enable_piecewise_cuda_graph", "enforce_piecewise_cuda_graph", "enable_breakable_cuda_graph")
         if any(requested.get(name) is True for name in asked):
             return "on"
-    return "on" if backend is not None else None
+    if requested.get(f"disable_{phase}_cuda_graph") is True:
+        return "off"
+    # Up to 0.5.11 it is about decode alone, from 0.5.15 on about both (cuda_graph_hook.py 55-57 of 0.5.23).
+    off = requested.get("disable_cuda_graph") is True and (phase == "decode" or new)
+    return "off" if off else None
 
 
 def _resolved(phase: str, resolved: Settings | None) -> str | None:
@@ -153,6 +150,11 @@ def captured_sizes(resolved: Settings | None, notes: Iterable[LogNote] = ()) -> 
 def _states(resolved: Settings) -> list[Settings]:
     states = resolved.get("internal_states")
     return [state for state in states if isinstance(state, Mapping)] if isinstance(states, list) else []
+
+
+def asked_config(requested: Settings | None, phase: str) -> Settings:
+    """What `--cuda-graph-config` of a command line says of a phase; empty without it."""
+    return _phase((requested or {}).get("cuda_graph_config"), phase)
 
 
 def _phase(config: object, phase: str) -> Settings:

@@ -79,6 +79,15 @@ class World:
 
     def request(self, name: str) -> object:
         """What the command line asked for; the default when it is known not to have been given."""
+        found = self._request(name)
+        if name not in self.dropped and (found is None or found == self.book.defaults.get(name)):
+            for flag, (stands_for, value) in self.book.aliases.items():
+                given = self._request(flag) if stands_for == name else None
+                if not isinstance(given, Open) and given not in (None, False):
+                    return value
+        return found
+
+    def _request(self, name: str) -> object:
         default = self.book.defaults.get(name)
         if name in self.dropped:
             return default

@@ -6,7 +6,7 @@ from ppscope.diagnose import say
 from ppscope.diagnose.evidence import Evidence
 from ppscope.diagnose.graph_reasons import decode_sizes, runtime_reasons
 from ppscope.diagnose.graph_rules import Answer, Judged
-from ppscope.diagnose.graph_state import is_new_generation
+from ppscope.diagnose.graph_state import asked_config, is_new_generation
 from ppscope.diagnose.rules_text import short
 from ppscope.target.server_info import CONFIG_PROBLEM
 from ppscope.views import Finding
@@ -169,18 +169,30 @@ def batch_over_captured(evidence: Evidence) -> Finding | None:
         lines.append(
             f"{say.share(1 - evidence.replay_share)} of decode passes eager over {say.window(evidence)} ({evidence.replay_source})"
         )
-    new = is_new_generation(evidence.resolved)
-    flag = "--cuda-graph-max-bs-decode" if new else "--cuda-graph-max-bs"
     return Finding(
         id="graphs.batch_over_captured",
         severity="high",
         stage=None,
         summary=f"decode micro-batches of {size} are above the largest captured graph of {largest}: they run eager",
         evidence=tuple(lines),
-        remedy=f"{flag} {_next_size(size)} (cost: longer capture at start-up, more GPU memory for graphs), or"
+        remedy=f"{_capture(evidence, _next_size(size))} (cost: longer capture at start-up, more GPU memory for graphs), or"
         f" --pp-max-micro-batch-size {largest}, which caps running requests at {largest} × slots.",
         provenance="exact" if over else "sampled",
     )
+
+
+def _capture(evidence: Evidence, size: int) -> str:
+    """The flag that has this size captured: what was listed counts before a largest size, and JSON before both (0.5.15 on)."""
+    requested, new = evidence.requested or {}, is_new_generation(evidence.resolved)
+    config = asked_config(requested, "decode")
+    suffix = "-decode" if new else ""
+    if config.get("bs"):
+        return f"add {size} to decode.bs in --cuda-graph-config"
+    if requested.get("cuda_graph_bs_decode") or requested.get("cuda_graph_bs"):
+        return f"add {size} to the sizes of --cuda-graph-bs{suffix}"
+    if config.get("max_bs"):
+        return f"decode.max_bs {size} in --cuda-graph-config"
+    return f"--cuda-graph-max-bs{suffix} {size}"
 
 
 def _next_size(size: int) -> int:

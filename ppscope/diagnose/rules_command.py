@@ -116,5 +116,5 @@ def _wrong_type(book: RuleBook, asked: Mapping[str, object]) -> str:
 def _warn_unknown(book: RuleBook, asked: Mapping[str, object]) -> None:
     text = " ".join(rule.condition for rule in book.rules)
     for name in asked:
-        if name.split(".", 1)[0] not in book.settings and name not in text:
+        if name.split(".", 1)[0] not in book.settings | book.aliases.keys() and name not in text:
             complain(f"this sglang has no setting {name}; it decides nothing here")

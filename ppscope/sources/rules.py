@@ -12,6 +12,7 @@ import time
 import warnings
 from pathlib import Path
 
+from ppscope.sources.rules_aliases import read_aliases
 from ppscope.sources.rules_assemble import assemble
 from ppscope.sources.rules_callers import functions_of
 from ppscope.sources.rules_defaults import default_backends, is_settings_file, module_constants, read_declared
@@ -115,6 +116,7 @@ def build(
         defaults=declared.values,
         resolved_late=declared.resolved_late(),
         backends=default_backends(trees, facts),
+        aliases=read_aliases(trees, names),
         files_parsed=len(trees),
         read_s=round(time.monotonic() - began, 3),
         unreadable=tuple(unreadable + failed),

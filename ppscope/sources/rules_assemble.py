@@ -18,6 +18,7 @@ from ppscope.sources.rules_model import (
     conjunction,
     disjunction,
     negate,
+    nodes,
     open_names,
     render,
 )
@@ -158,19 +159,13 @@ def _flags(
     trees: dict[str, ast.Module], facts: dict[str, FileFacts], declared: Declared, rules: list[GraphRule]
 ) -> Iterator[GraphRule]:
     """Disabling flags that work without a rule, because the setting itself is the switch (to 0.5.11)."""
-    acted_on = {node.name for rule in rules for node in _nodes(rule.tree) if node.op == "requested"}
+    acted_on = {node.name for rule in rules for node in nodes(rule.tree) if node.op == "requested"}
     for name in sorted(OFF_FIELDS & declared.names - acted_on):
         file, line = _add_argument(trees, "--" + name.replace("_", "-")) or declared.lines[name]
         tree = Condition("requested", name=name)
         phase = phase_of_field(name, facts[file].dialect)
         start, lines = _window(facts[file], line, line, line)
         yield GraphRule(phase, file, line, "add_cli_args", name, tree, "flag", None, line, start, lines)
-
-
-def _nodes(condition: Condition) -> Iterator[Condition]:
-    yield condition
-    for part in condition.args:
-        yield from _nodes(part)
 
 
 def _add_argument(trees: dict[str, ast.Module], option: str) -> tuple[str, int] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 Scalar = bool | int | float | str | None
@@ -39,6 +41,13 @@ _NEGATED = {
     "is not": "is",
 }
 _INFIX = frozenset(_NEGATED)
+
+
+def nodes(condition: Condition) -> Iterator[Condition]:
+    """A condition and every part of it."""
+    yield condition
+    for part in condition.args:
+        yield from nodes(part)
 
 
 def travels(value: object) -> bool:
@@ -197,8 +206,9 @@ class RuleBook(msgspec.Struct, frozen=True, omit_defaults=True):
     `settings` are the names of all settings, `defaults` those of their defaults that are literals; `resolved_late` names
     settings whose default (None, "auto") is replaced at start-up, so that the default decides nothing; `backends` maps a
     phase to the backend it uses when nobody asks; `dialect` is flags (`disable_cuda_graph`, to 0.5.11) or config
-    (`cuda_graph_config`, from 0.5.15). `unreadable` pairs a file with the reason it could not be parsed. `version` is None
-    when no metadata lies beside the package.
+    (`cuda_graph_config`, from 0.5.15). `aliases` are flags without a setting of their own, with the setting that each
+    stands for and its value there. `unreadable` pairs a file with the reason it could not be parsed. `version` is None when no metadata
+    lies beside the package.
     """
 
     version: str | None
@@ -209,6 +219,7 @@ class RuleBook(msgspec.Struct, frozen=True, omit_defaults=True):
     defaults: dict[str, Scalar] = {}
     resolved_late: frozenset[str] = frozenset()
     backends: dict[str, Condition] = {}
+    aliases: dict[str, tuple[str, Scalar]] = {}
     files_parsed: int = 0
     read_s: float = 0.0
     unreadable: tuple[tuple[str, str], ...] = ()

@@ -323,10 +323,27 @@ CASES: list[dict[str, str | bool]] = [
     {"attention_backend": "triton", "cuda_graph_backend_prefill": "breakable", "pp_size": "2"},
     {"attention_backend": "triton", "cuda_graph_config": '{"decode": {"backend": "disabled"}}'},
     {"attention_backend": "triton", "enable_torch_compile": True},
+    {"attention_backend": "triton", "disable_cuda_graph": True, "cuda_graph_backend_decode": "full"},
+    {"attention_backend": "triton", "disable_cuda_graph": True, "cuda_graph_config": '{"decode": {"backend": "full"}}'},
+    {
+        "attention_backend": "triton",
+        "cuda_graph_backend_decode": "disabled",
+        "cuda_graph_config": '{"decode": {"backend": "full"}}',
+    },
+    {
+        "attention_backend": "triton",
+        "cuda_graph_backend_decode": "full",
+        "cuda_graph_config": '{"decode": {"backend": "disabled"}}',
+    },
+    {"attention_backend": "triton", "disable_decode_cuda_graph": True, "cuda_graph_backend_decode": "full"},
+    {"attention_backend": "triton", "disaggregation_mode": "prefill", "cuda_graph_backend_prefill": "breakable"},
+    {"attention_backend": "triton", "disable_piecewise_cuda_graph": True},
+    {"attention_backend": "triton", "enforce_piecewise_cuda_graph": True},
+    {"attention_backend": "triton", "enable_breakable_cuda_graph": True, "disable_cuda_graph": True},
 ]
 
 
-@pytest.mark.parametrize("version", ["0.5.11", "0.5.23"])
+@pytest.mark.parametrize("version", ["0.5.11", "0.5.15", "0.5.23"])
 def test_no_claim_differs_from_what_sglang_itself_resolves(version: str, capsys: pytest.CaptureFixture[str]) -> None:
     """SGLang's own start-up code resolves each command line (no server runs); ours may say "open", never the opposite."""
     python, model = HOME / f"venv-{version}" / "bin" / "python", HOME / "model"

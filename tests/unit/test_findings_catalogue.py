@@ -117,6 +117,30 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("requested", "words"),
+    [
+        ({}, "--cuda-graph-max-bs-decode 64 (cost"),
+        ({"cuda_graph_max_bs_decode": 32}, "--cuda-graph-max-bs-decode 64 (cost"),
+        ({"cuda_graph_bs_decode": [1, 2, 4]}, "add 64 to the sizes of --cuda-graph-bs-decode"),
+        ({"cuda_graph_bs": [1, 2, 4]}, "add 64 to the sizes of --cuda-graph-bs-decode"),
+        (
+            {"cuda_graph_config": {"decode": {"bs": [1, 2]}}, "cuda_graph_bs": [1]},
+            "add 64 to decode.bs in --cuda-graph-config",
+        ),
+        ({"cuda_graph_config": '{"decode": {"max_bs": 32}}'}, "decode.max_bs 64 in --cuda-graph-config"),
+        (
+            {"cuda_graph_config": {"decode": {"max_bs": 8}}, "cuda_graph_bs": [1]},
+            "add 64 to the sizes of --cuda-graph-bs-decode",
+        ),
+    ],
+)
+def test_larger_graphs_are_asked_for_where_their_sizes_were_set(requested: dict[str, object], words: str) -> None:
+    """A largest size beside a list of sizes changes nothing (0.5.15 server_args.py 3560-3567)."""
+    (found,) = judge(evidence(**CASES["batch over captured"][1], requested=requested))
+    assert words in found.remedy
+
+
 def test_the_remedy_of_replicas_is_for_each() -> None:
     """16 requests a replica in one slot each: 4 a slot fill four slots of both."""
     four = {"stages": stages(count=4), "occupancy": Occupancy(4, 1.0, 50, "sampled"), "micro_batch": 16.0}

@@ -147,6 +147,76 @@ def test_dropping_the_flag_unlocks_the_rules_it_held_back() -> None:
     assert answers(World(rules, {"pp_size": 8}))[1].state == "open"  # which backend it is hangs on the platform
 
 
+SWITCH = GraphRule("decode", "srt/x.py", 10, "parse", "disable_cuda_graph", FLAG, "flag", order=20)
+SELECTOR = Condition("==", (Condition("requested", name="cuda_graph_backend_decode"), literal("disabled")))
+JSON = Condition("==", (Condition("requested", name="cuda_graph_config.decode.backend"), literal("disabled")))
+WORDS = (
+    SWITCH,
+    GraphRule("decode", "srt/x.py", 11, "parse", "selector", SELECTOR, "flag", order=20),
+    GraphRule("decode", "srt/x.py", 12, "parse", "json", JSON, "flag", order=20),
+    GraphRule("prefill", "srt/x.py", 13, "parse", "disable_cuda_graph", FLAG, "flag", order=20),
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "fired"),
+    [
+        ({"disable_cuda_graph": True}, [10]),
+        ({"disable_cuda_graph": True, "cuda_graph_backend_decode": "full"}, []),
+        ({"disable_cuda_graph": True, "cuda_graph_backend_decode": "disabled"}, [10, 11]),
+        ({"cuda_graph_backend_decode": "disabled", "cuda_graph_config": {"decode": {"backend": "full"}}}, []),
+        ({"cuda_graph_backend_decode": "full", "cuda_graph_config": {"decode": {"backend": "disabled"}}}, [12]),
+        ({"disable_cuda_graph": True, "cuda_graph_config": {"decode": {"max_bs": 32}}}, [10]),
+    ],
+)
+def test_the_strongest_of_the_users_words_counts_from_0_5_15_on(asked: dict[str, object], fired: list[int]) -> None:
+    decode, prefill = answers(World(book(*WORDS, dialect="config"), asked))
+    assert [item.rule.line for item in decode.fired] == fired
+    assert decode.state == ("off" if fired else "on")
+    assert (prefill.state == "off") == ("disable_cuda_graph" in asked)
+    old = answers(World(book(*WORDS), asked))[0]
+    assert (10 in [item.rule.line for item in old.fired]) == ("disable_cuda_graph" in asked), (
+        "up to 0.5.11 there is but the switch"
+    )
+
+
+@pytest.mark.parametrize(("order", "kept"), [(10, True), (30, False), (0, False)])
+def test_a_switch_that_start_up_sets_before_it_reads_the_words_is_written_over(order: int, kept: bool) -> None:
+    """A prefill node of 0.5.15 (pd_disaggregation_hook.py 77) with a backend for its prefill: decode is off, prefill on."""
+    node = compare("disaggregation_mode", "==", "prefill")
+    early = GraphRule("both", "srt/y.py", 77, "hook", "prefill node", node, "setting", order=order)
+    asked = {"disaggregation_mode": "prefill", "cuda_graph_backend_prefill": "breakable"}
+    decode, prefill = answers(World(book(*WORDS, early, dialect="config"), asked, device="cuda"))
+    assert [item.rule.line for item in decode.fired] == [77]
+    assert [item.rule.line for item in prefill.fired] == ([] if kept else [77])
+
+
+@pytest.mark.parametrize("on", ["decode", "prefill", None])
+def test_of_a_rule_for_both_phases_what_the_server_says_of_each_counts(on: str | None) -> None:
+    node = compare("disaggregation_mode", "==", "prefill")
+    both = GraphRule("both", "srt/y.py", 77, "hook", "prefill node", node, "setting")
+    config = {phase: {"backend": "full" if phase == on else "disabled"} for phase in ("decode", "prefill")}
+    resolved = {"disaggregation_mode": "prefill", "cuda_graph_config": config}
+    found = dict(
+        zip(("decode", "prefill"), answers(World(book(both, dialect="config"), resolved=resolved)), strict=True)
+    )
+    for phase, answer in found.items():
+        assert [item.rule.line for item in answer.fired] == ([] if phase == on else [77])
+
+
+@pytest.mark.parametrize("given", [True, False, None])
+def test_an_old_flag_stands_for_the_value_of_the_new_one(given: bool | None) -> None:
+    locked = negate(Condition("locked", name="prefill.backend"))
+    off = Condition("==", (Condition("requested", name="cuda_graph_backend_prefill"), literal("disabled")))
+    rules = msgspec.structs.replace(
+        book(rule(off, "prefill", "flag"), rule(locked, "prefill", line=2), dialect="config"),
+        aliases={"disable_piecewise_cuda_graph": ("cuda_graph_backend_prefill", "disabled")},
+    )
+    asked = {} if given is None else {"disable_piecewise_cuda_graph": given}
+    for world in (World(rules, asked), World(rules, requested=asked)):
+        assert [item.rule.line for item in answers(world)[1].fired] == ([1] if given else [2])
+
+
 def test_the_resolved_flag_alone_does_not_say_who_set_it() -> None:
     rules = book(rule(FLAG, kind="flag"), rule(NATIVE, line=2))
     by_rule = World(rules, resolved={"disable_cuda_graph": True, "attention_backend": "torch_native"})
