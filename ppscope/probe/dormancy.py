@@ -33,7 +33,8 @@ class Dormancy:
         if now_ns < self._next_ns:
             return None
         self._next_ns = now_ns + _LOOK_NS
-        return now_ns - os.fstat(self._fd).st_mtime_ns < layout.WANTED_NS
+        # A view may write between the two readings; a time far ahead is no view's (a touch, by the wall clock).
+        return abs(now_ns - os.fstat(self._fd).st_mtime_ns) < layout.WANTED_NS
 
     def rest(self, now_ns: int) -> None:
         """Do not look for some seconds: what was wanted could not be done."""

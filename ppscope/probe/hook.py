@@ -93,7 +93,10 @@ class Hook:
                     continue
                 for name in target.names:
                     label = f"{owner.__name__.rpartition('.')[2]}.{name}"
-                    done = self._wrap(owner, name, target)
+                    try:
+                        done = self._wrap(owner, name, target)
+                    except Exception:  # noqa: BLE001  a method of C, say: the others are wrapped all the same
+                        done = False
                     if done is not None and label not in (into := wrapped if done else missing):
                         into.append(label)
 
@@ -106,11 +109,11 @@ class Hook:
         original = vars(place).get(name) if place is not None else None
         if getattr(original, _MARK, False):
             return None
-        if not callable(original) or isinstance(original, staticmethod | classmethod | type):
-            return False
-        wrapper = _wrapper(self._recorder, original, target)
-        if isinstance(original, FunctionType):
-            functools.update_wrapper(wrapper, original)
+        if not isinstance(original, FunctionType):
+            return False  # a wrapper would bind where it does not, or lack what hangs on it
+        imported = isinstance(owner, ModuleType) and original.__module__ != owner.__name__
+        wrapper = _wrapper(self._recorder, _as_at_home(original) if imported else original, target)
+        functools.update_wrapper(wrapper, original)
         setattr(wrapper, _MARK, True)
         setattr(place, name, wrapper)
         return True
@@ -134,6 +137,23 @@ def _wrapper(shared: Recorder, original: Call, target: Target) -> Call:
     if target.how == "thread":
         return wrappers.on_loop_thread(shared, original, timed)
     return timed
+
+
+def _as_at_home(original: FunctionType) -> Call:
+    """What a module imported from another, as that one has it when it is called.
+
+    SGLang's plugins replace a function at its home and in the modules that hold the same one (hook_registry.py of 0.5.11 and later);
+    where a wrapper stands, they would not find it.
+    """
+    module, name = sys.modules.get(original.__module__), original.__name__
+    home = {} if module is None else vars(module)
+    if home.get(name) is not original:
+        return original
+
+    def latest(*args: Any, **kwargs: Any) -> Any:
+        return home.get(name, original)(*args, **kwargs)
+
+    return latest
 
 
 def _owners(module: ModuleType, owner: str) -> Iterable[Any]:

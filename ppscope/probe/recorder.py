@@ -19,6 +19,8 @@ now = time.monotonic_ns
 _NO_SLOT = -1
 _MOST_ERRORS = 100
 _WITHIN_NS = 3_600_000_000_000
+_OF_PARENTS: list[Any] = []
+"""CUDA events that a fork brought along: to free one calls CUDA, which works in no forked child."""
 
 
 class Recorder:
@@ -56,6 +58,7 @@ class Recorder:
     def forked(self) -> None:
         """Let go of the parent's files in a forked child, and start afresh."""
         dormancy = self.dormancy
+        _OF_PARENTS.append((self.gpu, self.ticket))
         self.reset()
         if dormancy is not None:
             dormancy.close()

@@ -200,9 +200,10 @@ def asking(recorder: Recorder, original: Call) -> Call:
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         answer = original(*args, **kwargs)
-        if not answer and r.on:
+        if r.on:
             try:
-                r.graph = refusal(*args[:2])
+                if not answer:  # of some models a tensor on the GPU: to ask it waits for that
+                    r.graph = refusal(*args[:2])
             except Exception as error:  # noqa: BLE001  the server goes on
                 r.fail(error)
         return answer

@@ -57,6 +57,15 @@ def test_arguments_and_output_pass_unchanged() -> None:
     assert done.stdout == "['--tp', '2', '-h', '--', 'ü'] always 1\n"
 
 
+def test_a_shell_below_heeds_the_signals_that_python_ignores() -> None:
+    """`yes | head` in a start script ends by SIGPIPE, and not with an error of its own."""
+    script = "grep SigIgn /proc/self/status; yes | head -1; echo ${PIPESTATUS[0]}"
+    plain = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, restore_signals=True)
+    done = launch("--", "bash", "-c", script)
+    assert (done.stdout, done.stderr) == (plain.stdout, "")
+    assert done.stdout.endswith("y\n141\n")
+
+
 def test_a_signal_reaches_the_command() -> None:
     script = "import signal, sys; signal.signal(signal.SIGINT, lambda *_: sys.exit(9)); print('up', flush=True); signal.pause()"
     with subprocess.Popen(

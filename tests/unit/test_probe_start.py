@@ -175,8 +175,13 @@ def test_the_first_file_is_of_syntax_and_version_that_any_python_takes() -> None
 def test_the_environment_keeps_what_was_there() -> None:
     env = environment({"PYTHONPATH": f"/a{os.pathsep}{os.pathsep}/b", "X": "1"}, gpu_timing=True)
     assert env == {
-        "PYTHONPATH": os.pathsep.join([str(SITE), "/a", "/b"]), "X": "1", "PPSCOPE_PROBE": "always", "PPSCOPE_GPU_TIMING": "1",
+        "PYTHONPATH": os.pathsep.join([str(SITE), "/a", "", "/b"]), "X": "1", "PPSCOPE_PROBE": "always", "PPSCOPE_GPU_TIMING": "1",
     }  # fmt: skip
+    for before, after in (("", ""), ("/x", ":/x"), (":/x", "::/x"), (None, "")):
+        given = {} if before is None else {"PYTHONPATH": before}
+        assert environment(given, gpu_timing=False)["PYTHONPATH"] == f"{SITE}{after}", (
+            "an empty entry is the current folder"
+        )
     again = environment(env | {"PPSCOPE_PROBE": "wanted"}, gpu_timing=False)
     assert again["PYTHONPATH"] == env["PYTHONPATH"], "put there once"
     assert again["PPSCOPE_PROBE"] == "wanted"

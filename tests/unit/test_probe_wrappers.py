@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
+import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from ppscope.probe import layout, wrappers
 from ppscope.probe import recorder as shared
+from ppscope.probe.hook import Hook
+from ppscope.probe.targets import Target
 from tests.unit.probe_tools import KEY, batch, fresh, reader, rows
 
 LATER = 1 << 62
@@ -173,6 +178,108 @@ def test_dormant_until_wanted_and_again_after(tmp_path: Path, monkeypatch: pytes
     assert not reader(tmp_path).head().awake
     os.utime(wanted, ns=(clock[0], clock[0]))
     assert turns() > 0, "a second view finds it again"
+    os.utime(wanted)
+    assert turns() == 0, "the wall clock is no view's"
+
+
+class Answer:
+    """What a graph runner may answer: a tensor on the GPU, which to ask waits for that."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.asked, self.error = 0, error
+
+    def __bool__(self) -> bool:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return False
+
+
+def test_an_answer_is_asked_only_while_somebody_watches_and_raises_nothing_of_ours(tmp_path: Path) -> None:
+    _, _, recorder = fresh(tmp_path)
+    answer = Answer()
+    can_run = wrappers.asking(recorder, lambda *_: answer)
+    recorder.on = False
+    assert (can_run(None, None), answer.asked) == (answer, 0)
+    recorder.on = True
+    assert (can_run(None, None), answer.asked) == (answer, 1)
+    answer = Answer(RuntimeError("the server's own"))
+    assert can_run(None, None) is answer
+    assert recorder.errors >= 1
+
+
+class Sealed(list[int]):
+    """Its `append` is the list's own, which nothing can be put in the place of."""
+
+
+class Cached:
+    """A method with more than a call to it."""
+
+    @functools.lru_cache  # noqa: B019
+    def run(self) -> int:
+        return 1
+
+
+class Partial:
+    """A callable that does not bind."""
+
+    run = functools.partial(lambda *given: len(given))
+
+
+def test_what_is_no_plain_function_stays_as_it_is_and_the_rest_is_wrapped(tmp_path: Path) -> None:
+    class Plain:
+        def run(self) -> int:
+            return 3
+
+    recorder = shared.Recorder(always=True, base=str(tmp_path))
+    module = ModuleType("sglang.srt.managers.scheduler")
+    names = {"Sealed": "append", "Cached": "run", "Partial": "run", "Plain": "run"}
+    vars(module).update(Sealed=Sealed, Cached=Cached, Partial=Partial, Plain=Plain)
+    before = Cached.run, Partial.run
+    targets = [Target(module.__name__, owner, (name,), "timed", layout.SCHEDULE) for owner, name in names.items()]
+    Hook(recorder, targets).wrap_modules({module.__name__: module})
+    assert (recorder.facts["wrapped"], len(recorder.facts["missing"])) == (["Plain.run"], 3)
+    assert (Cached.run, Partial.run) == before
+    assert (Partial().run(), Cached().run(), Plain().run()) == (0, 1, 3)
+    assert Cached.run.cache_info().currsize == 1
+
+
+def test_what_a_plugin_puts_in_the_place_of_an_imported_function_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang replaces it at its home, and where a module holds the same one; ours is not the same."""
+    home, user = ModuleType("sglang_home_of_tests"), ModuleType("sglang.srt.managers.scheduler")
+    exec("def relay(x): return ('original', x)", vars(home))
+    monkeypatch.setitem(sys.modules, home.__name__, home)
+    user.relay = home.relay  # type: ignore[attr-defined]
+    recorder = shared.Recorder(always=True, base=str(tmp_path))
+    Hook(recorder, [Target(user.__name__, "", ("relay",), "timed", layout.SCHEDULE)]).wrap_modules(
+        {user.__name__: user}
+    )
+    assert user.relay(1) == ("original", 1)
+    original = home.relay
+    home.relay = lambda x: ("vendor", *original(x))  # type: ignore[attr-defined]
+    assert user.relay(2) == ("vendor", "original", 2)
+
+
+class Event:
+    """A CUDA event says when it is freed."""
+
+    freed: list[int] = []  # noqa: RUF012
+
+    def __del__(self) -> None:
+        Event.freed.append(1)
+
+
+def test_a_forked_child_frees_no_event_of_its_parents(tmp_path: Path) -> None:
+    _, _, recorder = fresh(tmp_path)
+    recorder.ticket = Event()
+    Event.freed.clear()
+    child = os.fork()
+    if not child:
+        recorder.forked()
+        os._exit(len(Event.freed))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_other_threads_do_not_write(tmp_path: Path) -> None:
