@@ -33,6 +33,8 @@ REAP_S = 1.2
 BACKOFF_S = (0.3, 1.0, 2.0, 5.0, 10.0, 30.0)
 MAX_OTHER_THREADS = 48
 _FOR_GOOD = ("gone",)
+_LATE_S = 2.0
+"""So much longer than a window a turn may last: windows outlast theirs by the overlap, and by what py-spy takes to write."""
 
 
 @dataclass
@@ -43,6 +45,7 @@ class _Sampled:
     order: int
     running: list[Window] = field(default_factory=list)
     windows: int = 0
+    begun_ns: int = 0
     covered_ns: int = 0
     lag_s: float = 0.0
     factor: float = 1.0
@@ -88,6 +91,7 @@ class StackSource(Source):
         self._slots: dict[RankKey, Slot] = {}
         self._turn = 0
         self._turn_ns = 0
+        self._turn_began_ns = 0
         self._replan_ns = 0
         self._overlap_s = OVERLAP_S
         self._thread: threading.Thread | None = None
@@ -191,14 +195,29 @@ class StackSource(Source):
         # A rate that was asked for is kept; the windows are still as long as where there is little room.
         self._allowed_cores = self.budget_cores * (share if requested is None else 1.0)
         cores = self._spending.to_plan(now_ns, self._allowed_cores)
-        self._slots = plan(loads, requested or DEFAULT_HZ, cores, self._turn, window_lengths_s(share))
-        if now_ns >= self._turn_ns:
-            # Not before the windows of this turn are over.
-            self._turn += 1
+        if now_ns >= self._turn_ns and not self._is_awaited(now_ns):
+            self._turn += self._turn_ns > 0
+            self._turn_began_ns = now_ns
             self._turn_ns = now_ns + int(LONG_WINDOW_S * 1e9)
+        self._slots = plan(loads, requested or DEFAULT_HZ, cores, self._turn, window_lengths_s(share))
         self.rate_hz = float(min(slot.rate_hz for slot in self._slots.values())) if self._slots else None
         fewer = requested is None and self.rate_hz is not None and self.rate_hz < DEFAULT_HZ
         self.idle_cores = self._room.idle_cores(now_ns) if share < 1.0 and fewer else None
+
+    def _is_awaited(self, now_ns: int) -> bool:
+        """Whether a rank whose turn it is has not begun yet, for it waits until the windows before it are over: they outlast a turn.
+
+        Its turn would go by, and the next time again. But no turn waits for long: a py-spy may hang, and all may cost more than planned.
+        """
+        if now_ns - self._turn_began_ns > (LONG_WINDOW_S + _LATE_S) * 1e9:
+            return False
+        return any(
+            key in self._slots
+            and not sampled.ended
+            and sampled.failures == 0
+            and sampled.begun_ns < self._turn_began_ns
+            for key, sampled in self._sampled.items()
+        )
 
     def _drive(self, sampled: _Sampled, now_ns: int) -> int:
         """Do what is due for a rank; returns when to come back."""
@@ -258,6 +277,7 @@ class StackSource(Source):
             )
             return
         sampled.windows += 1
+        sampled.begun_ns = time.monotonic_ns()
         sampled.running.append(window)
         self._selector.register(window, selectors.EVENT_READ, (sampled, window))
 
