@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
 
 from ppscope.views import BurstOffer, BurstProgress
-from ppscope.widgets.help import HelpPane
-from ppscope.widgets.lines import LineView
 from ppscope.widgets.listing import Item, Listing
 from ppscope.widgets.look import Look
 from ppscope.widgets.rows import rank_name
 from ppscope.widgets.text import Line, clean, flowed, wrapped
+from ppscope.widgets.text_screen import TextScreen
 
 MOST_ROUNDS = 64
 LEAST_WIDTH = 24
@@ -84,69 +81,47 @@ def _keys(keys: tuple[tuple[str, str], ...], width: int) -> list[Line]:
     return [((" ", ""), *line) for line in flowed(parts, width - 1, "   ")]
 
 
-class BurstDialog(ModalScreen["BurstChoice | None"]):
+class BurstDialog(TextScreen["BurstChoice | None"]):
     """Asks, and gives back the choice; None when the user goes back. It starts nothing before its text was shown to the end."""
 
-    DEFAULT_CSS = """
-    BurstDialog { background: $background; }
-    BurstDialog HelpPane { height: 1fr; padding: 0; }
-    BurstDialog #burst-foot { height: 1; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "start", show=False),
         Binding("escape,p,n", "back", show=False),
-        Binding("q", "app.quit", show=False),
         Binding("plus,equals_sign", "rounds(1)", show=False),
         Binding("minus,underscore", "rounds(-1)", show=False),
-        Binding("down", "scroll(1)", show=False),
-        Binding("up", "scroll(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
-        Binding("home", "page(-1000)", show=False),
-        Binding("end", "page(1000)", show=False),
         Binding("w", "stacks", show=False),
         Binding("k", "keep", show=False),
         Binding("x", "cancel", show=False),
     ]
 
     def __init__(self, look: Look, offer: BurstOffer, progress: BurstProgress | None) -> None:
-        super().__init__()
-        self.look = look
+        super().__init__(look)
         self._offer = offer
         self._progress = progress
         self._choice = BurstChoice(max(1, offer.rounds))
-        self._pane = HelpPane(look)
-        self._foot = LineView(look, id="burst-foot")
-
-    def compose(self) -> ComposeResult:
-        """The text, and where in it one is."""
-        yield self._pane
-        yield self._foot
-
-    def on_resize(self) -> None:
-        """Wrap the text anew."""
-        self.call_after_refresh(self._fill)
 
     def update(self, offer: BurstOffer, progress: BurstProgress | None) -> None:
         """Show how things stand now."""
         self._offer, self._progress = offer, progress
-        self._fill()
+        self.fill()
 
-    def _fill(self) -> None:
-        width = min(self._pane.size.width or 80, 100)
+    def fill(self) -> None:
+        """Wrap the text for the width."""
+        width = min(self.pane.size.width or 80, 100)
         lines = [(), *burst_lines(self._offer, self._progress, self._choice, width)]
-        self._pane.show_listing(Listing(tuple(Item((line,)) for line in lines)), focused=False)
-        self._tell()
+        self.pane.show_listing(Listing(tuple(Item((line,)) for line in lines)), focused=False)
+        self.tell()
 
-    def _tell(self) -> None:
-        where = self._pane.where
+    def tell(self) -> None:
+        """Where in the text one is, and what is still to be read."""
+        where = self.pane.where
         starts = not self._under_way and self._offer.problem is None
-        more = "PgUp back up" if self._pane.at_end else f"PgDn more{', then Enter' if starts else ''}"
-        self._foot.show([((f" {where}   {more}" if where else "", "dim"),)])
+        more = "PgUp back up" if self.pane.at_end else f"PgDn more{', then Enter' if starts else ''}"
+        self.foot.show([((f" {where}   {more}" if where else "", "dim"),)])
 
     @property
     def _is_read(self) -> bool:
-        return self._pane.at_end and self._pane.size.width >= LEAST_WIDTH
+        return self.pane.at_end and self.pane.size.width >= LEAST_WIDTH
 
     @property
     def _under_way(self) -> bool:
@@ -161,34 +136,20 @@ class BurstDialog(ModalScreen["BurstChoice | None"]):
         """Leave everything as it is."""
         self.dismiss(None)
 
-    def action_scroll(self, by: int) -> None:
-        """Scroll by rows."""
-        self._pane.scroll_rows(by)
-        self._tell()
-
-    def action_page(self, by: int) -> None:
-        """Scroll by what fits, but for one row."""
-        self.action_scroll(by * self._pane.page_rows)
-
-    def on_line_view_wheeled(self, event: LineView.Wheeled) -> None:
-        """Scroll with the mouse."""
-        event.stop()
-        self.action_scroll(event.by)
-
     def action_rounds(self, by: int) -> None:
         """More or fewer rounds."""
         self._choice = self._choice._replace(rounds=max(1, min(MOST_ROUNDS, self._choice.rounds + by)))
-        self._fill()
+        self.fill()
 
     def action_stacks(self) -> None:
         """With or without Python stacks."""
         self._choice = self._choice._replace(with_stack=not self._choice.with_stack)
-        self._fill()
+        self.fill()
 
     def action_keep(self) -> None:
         """Keep the trace files or not."""
         self._choice = self._choice._replace(keep=not self._choice.keep)
-        self._fill()
+        self.fill()
 
     def action_cancel(self) -> None:
         """End the burst that runs."""

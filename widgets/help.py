@@ -6,16 +6,14 @@ from collections.abc import Collection
 from itertools import zip_longest
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
 
 from ppscope.keys import KEYS
-from ppscope.widgets.lines import LineView
-from ppscope.widgets.listing import Item, Listing, Pane
+from ppscope.widgets.listing import Item, Listing
 from ppscope.widgets.look import Look
 from ppscope.widgets.rows import PROVENANCE_MARK
 from ppscope.widgets.text import Line, Span, clean, left, width_of, wrapped
+from ppscope.widgets.text_screen import TextScreen
 from ppscope.words import WORDS
 
 MEANING = {
@@ -106,94 +104,32 @@ _PROVENANCE = {
 }
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(TextScreen[None]):
     """All keys and glyphs; any of Esc, ? or Enter closes it."""
 
-    DEFAULT_CSS = (
-        "HelpScreen { background: $background; } HelpScreen HelpPane { height: 1fr; padding: 1 2 0 2; }"
-        " HelpScreen #help-foot { height: 1; padding: 0 2; }"
-    )
+    DEFAULT_CSS = "HelpScreen TextPane { padding: 1 2 0 2; } HelpScreen #text-foot { padding: 0 2; }"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,enter,space", "close", show=False),
-        Binding("q", "app.quit", show=False),
-        Binding("down,j", "scroll(1)", show=False),
-        Binding("up,k", "scroll(-1)", show=False),
-        Binding("pagedown", "page(1)", show=False),
-        Binding("pageup", "page(-1)", show=False),
-        Binding("home", "page(-1000)", show=False),
-        Binding("end", "page(1000)", show=False),
+        Binding("j", "scroll(1)", show=False),
+        Binding("k", "scroll(-1)", show=False),
     ]
 
     def __init__(self, look: Look, able: Collection[str]) -> None:
-        super().__init__()
-        self.look = look
+        super().__init__(look)
         self.able = frozenset(able)
-        self._pane = HelpPane(look)
-        self._foot = LineView(look, id="help-foot")
 
-    def compose(self) -> ComposeResult:
-        """The text, and where in it one is."""
-        yield self._pane
-        yield self._foot
-
-    def on_resize(self) -> None:
-        """Lay the columns out for the new width."""
-        self.call_after_refresh(self._fill)
-
-    def _fill(self) -> None:
-        self._pane.show_listing(help_listing(self.able, self.look, self._pane.size.width), focused=False)
-        self._tell()
+    def fill(self) -> None:
+        """Lay the columns out for the width."""
+        self.pane.show_listing(help_listing(self.able, self.look, self.pane.size.width), focused=False)
+        self.tell()
 
     def action_close(self) -> None:
         """Back to the screen below."""
         self.dismiss()
 
-    def action_scroll(self, by: int) -> None:
-        """Scroll by rows."""
-        self._pane.scroll_rows(by)
-        self._tell()
-
-    def action_page(self, by: int) -> None:
-        """Scroll by what fits, but for one row."""
-        self.action_scroll(by * self._pane.page_rows)
-
-    def on_line_view_wheeled(self, event: LineView.Wheeled) -> None:
-        """Scroll with the mouse."""
-        event.stop()
-        self.action_scroll(event.by)
-
-    def _tell(self) -> None:
-        where = self._pane.where
+    def tell(self) -> None:
+        """Where in the text one is, and the keys."""
+        where = self.pane.where
         keys = " Esc back" if not where else " ↑↓ PgUp PgDn Home End scroll   Esc back"
-        self._foot.show([((keys, "dim"), (f"   {where}" if where else "", "dim"))])
-
-
-class HelpPane(Pane):
-    """A pane without a cursor: it scrolls by rows."""
-
-    @property
-    def page_rows(self) -> int:
-        """Rows of a page, one of them from the page before."""
-        return max(1, self._room() - 1)
-
-    @property
-    def where(self) -> str:
-        """`rows 1–40 of 96`, empty while everything fits."""
-        rows, room = len(self.listing.items), self._room()
-        return f"rows {self.top + 1}–{min(self.top + room, rows)} of {rows}" if rows > room else ""
-
-    @property
-    def at_end(self) -> bool:
-        """Whether the last row is shown; False before anything was."""
-        return 0 < len(self.listing.items) <= self.top + self._room()
-
-    def scroll_rows(self, by: int) -> None:
-        """Move the first row."""
-        if not self.listing.items:  # a key that came before the first drawing
-            return
-        room = self._room()
-        last = max(0, len(self.listing.items) - room)
-        self.top = max(0, min(self.top + by, last))
-        self.chosen = min(self.top + (room - 1 if by > 0 else 0), len(self.listing.items) - 1)
-        self._draw()
+        self.foot.show([((keys, "dim"), (f"   {where}" if where else "", "dim"))])

@@ -127,7 +127,8 @@ def _before(rule: GraphRule, other: GraphRule) -> bool | None:
 
 def _judge(rule: GraphRule, evaluator: Evaluator) -> Judged:
     world = evaluator.world
-    left = [phase for phase in phases_of(rule) if phase not in kept_on(rule, world)]
+    kept = kept_on(rule, world)
+    left = [phase for phase in phases_of(rule) if phase not in kept]
     if not left:
         return Judged(rule, "does_not")
     result = evaluator.truth(rule.tree)

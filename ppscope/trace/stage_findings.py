@@ -129,7 +129,8 @@ def _saw_enough(run: Run) -> bool:
 
 def imbalance(run: Run, bubble: Bubble) -> Finding | None:
     """One stage computes longer than the others on the same steps; nothing is claimed where steps do not say what they are."""
-    work = _work_ns(run)
+    joined = _joined(run)
+    work = _work_ns(run, joined)
     average = mean(work.values()) if work else 0
     worst = max(work, key=lambda stage: work[stage], default=None)
     if worst is None or not average or work[worst] < IMBALANCE * average:
@@ -142,7 +143,7 @@ def imbalance(run: Run, bubble: Bubble) -> Finding | None:
         stage=worst,
         summary=f"stage {worst} works {work[worst] / average:.1f} times as long as the mean stage",
         evidence=(
-            f"GPU time of {len(_joined(run))} steps that all stages recorded: "
+            f"GPU time of {len(joined)} steps that all stages recorded: "
             + ", ".join(f"stage {stage} {spent / 1e6:.1f} ms" for stage, spent in work.items()),
             f"busy time over {bubble.window_us / 1000:.1f} ms: "
             + ", ".join(f"stage {load.stage} {share(load.busy_fraction)}" for load in bubble.per_stage),
@@ -152,9 +153,8 @@ def imbalance(run: Run, bubble: Bubble) -> Finding | None:
     )
 
 
-def _work_ns(run: Run) -> dict[int, int]:
+def _work_ns(run: Run, joined: list[list[StepResult]]) -> dict[int, int]:
     """GPU time of each stage, communication left out, in the steps that all of them recorded; empty where few or none can be joined."""
-    joined = _joined(run)
     if len(joined) < _FEW_STEPS:
         return {}
     stages = sorted(run.stages)

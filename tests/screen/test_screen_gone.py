@@ -19,7 +19,7 @@ KILLED = "the collector ended unexpectedly: killed by SIGKILL, as the out-of-mem
 async def test_a_click_on_what_lies_over_the_screen_moves_no_focus_below(key: str) -> None:
     async with running(with_offer, (160, 50)) as run:
         await run.press(key)
-        await run.pilot.click("HelpPane", offset=(4, 4))
+        await run.pilot.click("TextPane", offset=(4, 4))
         await run.press("escape")
         assert not run.app.state.in_panel
 

@@ -303,23 +303,23 @@ async def test_help_shows_every_key_of_this_session_and_closes() -> None:
 async def test_help_says_where_in_it_one_is_and_every_row_can_be_reached() -> None:
     async with running(size=(80, 24)) as run:
         await run.press("question_mark")
-        first = run.text("help-foot")
+        first = run.text("text-foot")
         assert "rows 1–" in first
         assert "End scroll" in first
         whole = int(first.rpartition("of ")[2])
         await run.press("end")
-        assert f"–{whole} of {whole}" in run.text("help-foot")
+        assert f"–{whole} of {whole}" in run.text("text-foot")
         assert "before the scheduler's loop" not in run.text()
         seen = set(run.text().splitlines())
         await run.press("pageup")
         assert len(set(run.text().splitlines()) & seen) >= 1, "a page keeps a row of the one before"
         await run.press("home")
-        assert run.text("help-foot") == first
+        assert run.text("text-foot") == first
         await run.press("down")
-        assert "rows 2–" in run.text("help-foot")
+        assert "rows 2–" in run.text("text-foot")
     async with running(size=(200, 60)) as run:
         await run.press("question_mark")
-        assert run.text("help-foot").strip() == "Esc back"
+        assert run.text("text-foot").strip() == "Esc back"
 
 
 async def test_command_palette_lists_the_table() -> None:

@@ -7,7 +7,7 @@ import pytest
 from ppscope.records import Burst
 from ppscope.views import BurstOffer
 from ppscope.widgets.burst_dialog import BurstDialog
-from ppscope.widgets.help import HelpPane
+from ppscope.widgets.text_screen import TextPane
 from tests.fake_feed import FakeFeed
 from tests.screen.pilots import Running, running
 
@@ -71,7 +71,7 @@ async def test_a_burst_starts_once_all_it_may_cost_was_shown(size: tuple[int, in
         shown = run.text()
         await run.press("enter")
         assert run.feed.sent == []
-        assert "PgDn more" in run.text("burst-foot")
+        assert "PgDn more" in run.text("text-foot")
         for _ in range(20):
             await run.press("pagedown")
             shown += run.text()
@@ -86,11 +86,11 @@ async def test_a_burst_starts_once_all_it_may_cost_was_shown(size: tuple[int, in
 async def test_a_risk_that_comes_with_stacks_has_to_be_shown_as_well() -> None:
     async with running(with_offer, (80, 24)) as run:
         await run.press("p")
-        rows = len(run.app.screen.query_one("HelpPane").lines)  # type: ignore[attr-defined]
+        rows = len(run.app.screen.query_one("TextPane").lines)  # type: ignore[attr-defined]
         await resized(run, 80, rows + 1)
-        assert run.text("burst-foot").strip() == ""
+        assert run.text("text-foot").strip() == ""
         await run.press("w")
-        assert "PgDn more" in run.text("burst-foot")
+        assert "PgDn more" in run.text("text-foot")
         await run.press("enter")
         assert run.feed.sent == []
         await run.press("pagedown", "enter")
@@ -107,4 +107,4 @@ async def test_a_terminal_that_cuts_the_rows_starts_nothing() -> None:
 
 async def test_of_what_was_not_drawn_yet_the_end_was_not_shown() -> None:
     async with running() as run:
-        assert not HelpPane(run.app.look).at_end
+        assert not TextPane(run.app.look).at_end

@@ -232,8 +232,11 @@ class Stream:
 
     def __init__(self, batches: list[list[AnyRecord]]) -> None:
         self.batches = batches
+        self.before: dict[int, Callable[[], None]] = {}
+        """What happens before so many batches are left to give."""
 
     def drain(self) -> list[AnyRecord]:
+        self.before.get(len(self.batches), lambda: None)()
         return self.batches.pop(0) if self.batches else []
 
     def wait(self, timeout_s: float) -> bool:
@@ -249,14 +252,7 @@ class Stream:
 def test_the_command_names_no_file_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.pps"
     stream = Stream([[*head()], [*second(0)], [*second(1), End(0, "quit")]])
-    taken = stream.drain
-
-    def drain() -> list[AnyRecord]:
-        if len(stream.batches) == 1:
-            os.rename(path, tmp_path / "kept.pps")
-        return taken()
-
-    monkeypatch.setattr(stream, "drain", drain)
+    stream.before[1] = lambda: os.rename(path, tmp_path / "kept.pps")
     monkeypatch.setattr(command, "CollectorProcess", lambda *_: stream)
     done = CliRunner().invoke(cli.main, ["record", "1", "-o", str(path)])
     assert done.exit_code == 0
@@ -287,14 +283,7 @@ def test_a_recording_goes_on_without_its_terminal_also_where_there_is_something_
     path = tmp_path / "run.pps"
     gone = ServerGone(0, 1)
     stream = Stream([[*head()], [*second(0)], [*second(1)], [*second(2), gone]])
-    taken = stream.drain
-
-    def drain() -> list[AnyRecord]:
-        if len(stream.batches) == 2:
-            os.rename(path, tmp_path / "kept.pps")
-        return taken()
-
-    monkeypatch.setattr(stream, "drain", drain)
+    stream.before[2] = lambda: os.rename(path, tmp_path / "kept.pps")
     monkeypatch.setattr(command, "CollectorProcess", lambda *_: stream)
     monkeypatch.setattr(signals, "listen", lambda _: None)
     master, slave = os.openpty()
